@@ -106,7 +106,7 @@ TEST_F(GenerateTest, PromptsComeFromStandardInputToo) {
 
 TEST_F(GenerateTest, LinesOfAFileArePrompts) {
   put("prompts", "the cat\n\na dog\n");
-  const auto all = samples({"--input", path("prompts"), "--num-samples", "2", "--seed", "7"});
+  auto all = samples({"--input", path("prompts"), "--num-samples", "2", "--seed", "7"});
   ASSERT_EQ(all.size(), 6u);
   std::vector<json> alone;
   for (const char* prompt : {"the cat", "", "a dog"}) {
@@ -114,9 +114,13 @@ TEST_F(GenerateTest, LinesOfAFileArePrompts) {
       alone.push_back(sample);
     }
   }
-  EXPECT_EQ(all, alone);
   put("crlf", "the cat\r\n\r\na dog\r\n");
   EXPECT_EQ(samples({"--input", path("crlf"), "--num-samples", "2", "--seed", "7"}), all);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(all[i]["line"], i / 2 + 1);
+    all[i].erase("line");
+  }
+  EXPECT_EQ(all, alone);
   const std::string program = "$W generate --model run/model --threads 1 --max-tokens 5 --input ";
   shell_fails(0, program + "- < prompts > out", {});
   EXPECT_EQ(std::ranges::count(read_file(folder / "out", 1 << 20), '\n'), 3);
@@ -128,6 +132,33 @@ TEST_F(GenerateTest, LinesOfAFileArePrompts) {
   EXPECT_EQ(read_file(folder / "out", 1 << 20), "");
   fails(2, generate({"--input", path("prompts"), "--prompt", "the"}), {"--input", "--prompt"});
   fails(1, generate({"--input", path("nowhere")}), {"nowhere"});
+}
+
+TEST_F(GenerateTest, LinesOfJsonlArePromptsUnderAKey) {
+  put("prompts.jsonl", R"({"text": "the cat", "id": "x"})"
+                       "\n\n"
+                       R"({"text": ""})"
+                       "\n");
+  auto all = samples({"--input", path("prompts.jsonl"), "--seed", "7"});
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0]["id"], "x");
+  EXPECT_FALSE(all[1].contains("id"));
+  EXPECT_EQ(all[0]["line"], 1);
+  EXPECT_EQ(all[1]["line"], 3);
+  const std::vector<json> wanted = all;
+  for (json& sample : all) {
+    for (const char* of_line : {"line", "id"}) sample.erase(of_line);
+  }
+  EXPECT_EQ(all[0], samples({"--prompt", "the cat", "--seed", "7"})[0]);
+  EXPECT_EQ(all[1], samples({"--prompt", "", "--seed", "7"})[0]);
+  put("prompts", R"({"question": "the cat", "id": "x"})"
+                 "\n\n"
+                 R"({"question": ""})");
+  EXPECT_EQ(samples({"--input", path("prompts"), "--jsonl", "--field", "question", "--seed", "7"}), wanted);
+  fails(1, generate({"--input", path("prompts"), "--jsonl"}), {"prompts, line 1", "\"text\"", "--field"});
+  put("text.jsonl", "the cat\n");
+  fails(1, generate({"--input", path("text.jsonl")}), {"text.jsonl, line 1", "JSON"});
+  fails(2, generate({"--jsonl"}), {"--jsonl", "--input"});
 }
 
 TEST_F(GenerateTest, APenaltyMakesRepetitionsRare) {

@@ -14,6 +14,7 @@
 #include "cli/encoder_progress.hpp"
 #include "cli/on_ranks.hpp"
 #include "cli/standard_streams.hpp"
+#include "cli/text_input.hpp"
 #include "core/error.hpp"
 #include "runtime/file.hpp"
 #include "runtime/json.hpp"
@@ -219,7 +220,7 @@ void embed(const EmbedFlags& flags, const Comm& comm) {
   const bool leads = comm.rank() == 0;
   const std::unique_ptr<Sink> sink = leads ? sink_of(flags, encoder.vector_size()) : nullptr;
   EncoderProgress progress(writes_npy(flags) ? ErrorsAre::in_rows_of_zeros : ErrorsAre::in_the_output,
-                           flags.input.size(), leads);
+                           flags.input, leads);
   encoder.set_progress([&](const EncodeProgress& done) { progress.show(done); });
   flags.input.for_each_window(
       [&](const TextWindow& window) { embed_window(encoder, flags.prompt, window, sink.get(), progress); });
@@ -242,7 +243,8 @@ void add_embed(CLI::App& app) {
   CLI::App* command = app.add_subcommand("embed", "Turn texts into vectors with a BERT-family encoder");
   auto f = std::make_shared<EmbedFlags>();
   f->encoder.add_to(*command);
-  f->input.add_to(*command);
+  f->input.add_to(
+      *command, "One text per line, or JSONL if the name ends in .jsonl or .ndjson; default: standard input");
   command->add_flag(
       "--stream", f->input.stream,
       "Answer each line as soon as it arrives, for a program at the other end of a pipe. Lines that arrive "

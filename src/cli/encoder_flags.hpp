@@ -1,12 +1,9 @@
-// Shared by `embed`, `rank` and `bench encoder`: the flags of an encoder, and texts read from lines or JSONL.
+// Shared by `embed`, `rank` and `bench encoder`: the flags of an encoder.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "cli/command.hpp"
 #include "core/error.hpp"
@@ -38,33 +35,6 @@ struct EncoderFlags {
   void add_to(CLI::App& command);
   // UsageError for an unknown name.
   EncoderOptions options() const;
-};
-
-// A line of the input.
-struct InputText {
-  std::int64_t line = 0;  // counts from 1
-  std::string text;       // any bytes
-  nlohmann::json id{};    // the JSONL object's "id", or null
-  std::string error{};    // why there is no text, or empty
-};
-
-// The texts encoded together.
-struct TextWindow {
-  std::vector<InputText> texts{};
-  std::uint64_t begin = 0, end = 0;  // their bytes in the input
-};
-
-struct TextInputFlags {
-  std::filesystem::path input;
-  bool jsonl = false, stream = false;
-  std::string field = "text";
-
-  void add_to(CLI::App& command);
-  // The size of the input in bytes; 0 if unknown.
-  std::uint64_t size() const;
-  // Calls visit with the texts in order. A window has as many as make good batches and fit in memory; with
-  // `stream`, it has the whole lines that have arrived.
-  void for_each_window(const std::function<void(const TextWindow&)>& visit) const;
 };
 
 }  // namespace warpwright::cli

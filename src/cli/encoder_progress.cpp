@@ -19,8 +19,8 @@ std::string padding_of(std::int64_t tokens) {
 
 }  // namespace
 
-EncoderProgress::EncoderProgress(ErrorsAre errors, std::uint64_t input_bytes, bool leads)
-    : errors_are_(errors), leads_(leads), input_bytes_(input_bytes) {
+EncoderProgress::EncoderProgress(ErrorsAre errors, const TextInputFlags& input, bool leads)
+    : errors_are_(errors), leads_(leads), input_(input.name()), input_bytes_(input.size()) {
   show();
 }
 
@@ -69,7 +69,7 @@ void EncoderProgress::report(std::int64_t line, const std::string& error) {
   line_.clear();
   const bool named = errors_are_ == ErrorsAre::in_the_output;
   if (++errors_ <= kPrintedErrors || !named)
-    write_message(fmt::format("line {}: {}\n", line, plain_line(error)));
+    write_message(fmt::format("{}, line {}: {}\n", plain_line(input_), line, plain_line(error)));
 }
 
 std::string EncoderProgress::summary(std::int64_t wasted_tokens, bool json) const {
@@ -99,7 +99,7 @@ void EncoderProgress::finish(std::int64_t wasted_tokens, bool json, bool on_stan
     write_message(text);
   }
   if (errors_ == 0) return;
-  throw Error(fmt::format("{} of {} texts have no result", errors_, texts_), "input",
+  throw Error(fmt::format("{} of {} texts have no result", errors_, texts_), input_,
               errors_are_ == ErrorsAre::in_the_output
                   ? "the others are written; the output names each with its error"
                   : "the others are written; the lines above name the failed texts, whose rows are zeros");

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cli/command.hpp"
-#include "cli/encoder_flags.hpp"
+#include "cli/text_input.hpp"
 #include "infer/encode.hpp"
 
 namespace warpwright::cli {
@@ -17,8 +17,8 @@ enum class ErrorsAre { in_the_output, in_rows_of_zeros };
 // Everything but finish() writes to standard error.
 class EncoderProgress {
  public:
-  // input_bytes: 0 if unknown. `leads` is false in a rank that reports nothing.
-  EncoderProgress(ErrorsAre errors, std::uint64_t input_bytes, bool leads);
+  // `leads` is false in a rank that reports nothing.
+  EncoderProgress(ErrorsAre errors, const TextInputFlags& input, bool leads);
 
   // Shows that the encoding of this window begins, how much of it is done, and its end.
   void begin(const TextWindow& window);
@@ -39,6 +39,7 @@ class EncoderProgress {
   ProgressLine line_;
   ErrorsAre errors_are_;
   bool leads_;
+  std::string input_;                                // its name
   std::uint64_t input_bytes_, begin_ = 0, end_ = 0;  // of the present window
   double share_ = 0;                                 // of the present window
   std::int64_t texts_ = 0, tokens_ = 0, errors_ = 0;

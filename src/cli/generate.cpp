@@ -11,9 +11,9 @@
 
 #include "cli/checks.hpp"
 #include "cli/command.hpp"
-#include "cli/lines.hpp"
 #include "cli/model_flags.hpp"
 #include "cli/standard_streams.hpp"
+#include "cli/text_input.hpp"
 #include "core/error.hpp"
 #include "infer/decoder_texts.hpp"
 #include "infer/decoding_engine.hpp"
@@ -29,7 +29,8 @@ constexpr std::int64_t kMostAtOnce = 65536, kMostSamples = 1000000000;
 constexpr std::uint64_t kMostPromptBytes = std::uint64_t{64} << 20;
 
 struct GenerateFlags {
-  std::filesystem::path model, tokenizer, input;
+  std::filesystem::path model, tokenizer;
+  TextInputFlags input;
   std::string prompt, dtype = "auto";
   CLI::Option* prompt_option = nullptr;
   std::vector<std::string> stops;
@@ -42,6 +43,8 @@ struct GenerateFlags {
 
 struct Prompt {
   std::string text, where;  // where: names its source in messages
+  std::int64_t line = 0;    // of --input, from 1
+  nlohmann::json id{};      // the JSONL object's "id", or null
 };
 
 // True if standard input is a pipe or a file, not a terminal or /dev/null.
@@ -53,8 +56,8 @@ bool input_is_given() {
 // `echo` and editors add a newline ("\n" or "\r\n") at the end.
 Prompt read_prompt(const GenerateFlags& flags) {
   const bool given = flags.prompt_option->count() > 0;
-  if (given ? flags.prompt != "-" : !input_is_given()) return {flags.prompt, "--prompt"};
-  Prompt prompt{"", "standard input"};
+  if (given ? flags.prompt != "-" : !input_is_given()) return {.text = flags.prompt, .where = "--prompt"};
+  Prompt prompt{.text = "", .where = "standard input"};
   FileReader input = FileReader::standard_input();
   std::vector<char> chunk(std::size_t{1} << 16);
   while (const std::size_t got = input.read(chunk)) {
@@ -73,17 +76,19 @@ Prompt read_prompt(const GenerateFlags& flags) {
 
 // One prompt, or those of the lines of --input.
 std::vector<Prompt> read_prompts(const GenerateFlags& flags) {
-  if (flags.input.empty()) return {read_prompt(flags)};
-  const std::string name = flags.input == "-" ? "standard input" : flags.input.string();
+  const TextInputFlags& input = flags.input;
+  if (input.input.empty()) return {read_prompt(flags)};
   std::vector<Prompt> prompts;
-  std::uint64_t bytes = 0;
-  for_each_line(flags.input, [&](std::string_view line, std::int64_t number) {
-    bytes += line.size();
-    if (bytes > kMostPromptBytes) {
-      throw Error(fmt::format("holds more than {} MiB of prompts", kMostPromptBytes >> 20), name,
+  input.for_each_window([&](const TextWindow& window) {
+    if (window.end > kMostPromptBytes) {
+      throw Error(fmt::format("holds more than {} MiB of prompts", kMostPromptBytes >> 20), input.name(),
                   "divide it into several files");
     }
-    prompts.push_back({std::string(line), fmt::format("{}, line {}", name, number)});
+    for (const InputText& text : window.texts) {
+      const std::string where = fmt::format("{}, line {}", input.name(), text.line);
+      if (!text.error.empty()) throw Error(text.error, where, "write one JSON object per line");
+      prompts.push_back({text.text, where, text.line, text.id});
+    }
   });
   return prompts;
 }
@@ -125,15 +130,17 @@ struct Sample {
   std::size_t told_ = 0;
 };
 
-void print_json(const std::string& prompt, std::uint64_t seed, const Sample& sample) {
-  const nlohmann::json out = {{"prompt", text::repair_utf8(prompt)},
-                              {"text", text::repair_utf8(sample.text)},
-                              {"tokens", sample.tokens},
-                              {"seconds", sample.seconds},
-                              {"first_token_seconds", sample.first_token_seconds},
-                              {"tokens_per_second", static_cast<double>(sample.tokens) / sample.seconds},
-                              {"seed", seed},
-                              {"end", name_of(sample.end)}};
+void print_json(const Prompt& prompt, std::uint64_t seed, const Sample& sample) {
+  nlohmann::json out = {{"prompt", text::repair_utf8(prompt.text)},
+                        {"text", text::repair_utf8(sample.text)},
+                        {"tokens", sample.tokens},
+                        {"seconds", sample.seconds},
+                        {"first_token_seconds", sample.first_token_seconds},
+                        {"tokens_per_second", static_cast<double>(sample.tokens) / sample.seconds},
+                        {"seed", seed},
+                        {"end", name_of(sample.end)}};
+  if (prompt.line > 0) out["line"] = prompt.line;
+  if (!prompt.id.is_null()) out["id"] = prompt.id;
   print_now(out.dump() + "\n");
 }
 
@@ -159,7 +166,11 @@ class Samples {
   // most: samples that are generated at once
   Samples(const GenerateFlags& flags, std::int64_t most, const std::vector<Prompt>& prompts,
           const std::vector<std::vector<std::int32_t>>& ids)
-      : flags_(flags), most_(most), prompts_(prompts), ids_(ids), json_(flags.json || !flags.input.empty()) {}
+      : flags_(flags),
+        most_(most),
+        prompts_(prompts),
+        ids_(ids),
+        json_(flags.json || !flags.input.input.empty()) {}
 
   void run(DecodingEngine& engine, const text::Tokenizer& tokenizer) {
     TextSequences sequences(engine, &tokenizer);
@@ -214,7 +225,7 @@ class Samples {
       Sample& sample = first->second;
       if (!json_) print_text(sample);
       if (!sample.finished()) return;
-      if (json_) print_json(prompts_[prompt_of(printed_)].text, seed_of(printed_), sample);
+      if (json_) print_json(prompts_[prompt_of(printed_)], seed_of(printed_), sample);
       under_way_.erase(first);
       ++printed_;
     }
@@ -289,12 +300,13 @@ void add_prompt_flags(CLI::App& command, GenerateFlags& f) {
                          "Text to continue; -: standard input, without the newline at its end; default: "
                          "standard input if that is a pipe or a file, else no text. With no text, "
                          "generation starts from the end-of-text token");
-  command
-      .add_option(
-          "--input", f.input,
-          "File with a prompt on each line; -: standard input; default: none. Prints a line with a JSON "
-          "object for each sample, in the order of the prompts")
-      ->excludes(f.prompt_option);
+  CLI::Option* input = f.input.add_to(
+      command,
+      "File with a prompt on each line, or JSONL if the name ends in .jsonl or .ndjson; -: standard input; "
+      "default: none. Prints a line with a JSON object for each sample, in the order of the prompts. A blank "
+      "line is a prompt with no text, and JSONL skips it");
+  input->excludes(f.prompt_option);
+  for (const char* of_input : {"--jsonl", "--field"}) command.get_option(of_input)->needs(input);
   command
       .add_option("--stop", f.stops,
                   "End before this text, which is not printed; may be given several times; default: none")

@@ -12,6 +12,7 @@
 #include "cli/named.hpp"
 #include "cli/on_ranks.hpp"
 #include "cli/standard_streams.hpp"
+#include "cli/text_input.hpp"
 #include "core/error.hpp"
 #include "runtime/file.hpp"
 #include "runtime/json.hpp"
@@ -133,7 +134,7 @@ void rank(const RankFlags& flags, const Comm& comm) {
   const bool sigmoid = takes_sigmoid(flags, encoder.labels());
   encoder.share_with(share_of(comm));
   const bool leads = comm.rank() == 0;
-  EncoderProgress progress(ErrorsAre::in_the_output, flags.input.size(), leads);
+  EncoderProgress progress(ErrorsAre::in_the_output, flags.input, leads);
   encoder.set_progress([&](const EncodeProgress& done) { progress.show(done); });
   Ranking ranking(flags.top);
   flags.input.for_each_window([&](const TextWindow& window) {
@@ -170,7 +171,8 @@ void add_rank(CLI::App& app) {
   CLI::App* command = app.add_subcommand("rank", "Rank texts against a query with a cross-encoder");
   auto f = std::make_shared<RankFlags>();
   f->encoder.add_to(*command);
-  f->input.add_to(*command);
+  f->input.add_to(
+      *command, "One text per line, or JSONL if the name ends in .jsonl or .ndjson; default: standard input");
   command->add_option("--query", f->query, "Text to score each line against")->required();
   command->add_option("--top", f->top, "Print only this many of the best; 0: all")
       ->capture_default_str()
