@@ -425,8 +425,8 @@ TEST_F(CliTest, WrongUsageIsExitCode2) {
   train({"--dtype", "bf16", "--master-weights", "bf16"}, {"--master-weights", "bf16"});
   train({"--model", "gpt2:124M"}, {"--model"});
   fails(2, {"train", "--model", "gpt2:123M", "--data", path("data"), "--out", path("never")}, {"123M"});
-  fails(2, {"train", "--model", path("nowhere"), "--data", path("data"), "--out", path("never")},
-        {"nowhere"});
+  fails(1, {"train", "--model", path("nowhere"), "--data", path("data"), "--out", path("never")},
+        {"nowhere: is neither FAMILY:SIZE nor a folder"});
   setenv("WARPWRIGHT_FORCE", "matmull=cpu.avx2", 1);
   fails(2, train_arguments("never"), {"WARPWRIGHT_FORCE", "matmull"});
   setenv("WARPWRIGHT_FORCE", "matmul=cpu.avx1", 1);
@@ -762,7 +762,9 @@ TEST_F(CliTest, BadFilesAreOneLineAndExitCode1) {
   };
   generate("nowhere", {"nowhere"});
   fs::create_directory(folder / "empty");
-  generate("empty", {"empty"});
+  generate("empty", {"empty: is not a model's folder: it has no config.json", "Hugging Face's form"});
+  fails(1, {"embed", "--model", path("empty")}, {"empty: is not a model's folder: it has no config.json"});
+  generate("run/model/model.safetensors", {"model.safetensors: is a safetensors file", "name its folder"});
   const auto damaged = [&](const std::string& file, const auto& change) {
     fs::remove_all(folder / "bad");
     fs::copy(folder / "run/model", folder / "bad", fs::copy_options::recursive);

@@ -511,7 +511,7 @@ typedef struct warpwright_decoder warpwright_decoder;
 typedef struct warpwright_decoder_options {
   size_t size; /* sizeof(warpwright_decoder_options) */
   /* A Hugging Face folder: config.json and model.safetensors. Texts also need tokenizer.json, or vocab.json
-   * and merges.txt. */
+   * and merges.txt. For the folder of a training run, its model. */
   const char* folder;
   int64_t sequences; /* that run at once; more wait; 0: 64, or fewer if the memory does not hold them */
   /* The most tokens a sequence attends to; 0: the model's, at most 2048. A sequence that fills it forgets its

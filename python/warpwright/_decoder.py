@@ -168,7 +168,7 @@ def _seeds(seed, count):
 class Decoder:
     """A decoder, for inference: GPT-2, Llama, Mistral, Qwen2, Qwen3, GPT-NeoX.
 
-    model         the path of a folder with a Hugging Face model
+    model         the path of a folder with a Hugging Face model, or of a run of `warpwright train`
     device        "cpu", "cuda", "cuda:1", …; by default a GPU if there is one
     dtype         torch.float32 or bfloat16, or their names; by default bfloat16 for a folder in bfloat16, else float32
     sequences     continuations that run at once, while others wait; by default 64, or fewer if the memory does not hold them

@@ -43,10 +43,11 @@ warpwright_decoder_options checked(const warpwright_decoder_options* given) {
 }
 
 DecoderWeights load(const warpwright_decoder_options& o, Device device) {
+  const std::filesystem::path folder = model_folder(o.folder);
   const DType dtype = o.dtype == WARPWRIGHT_DTYPE_OF_MODEL
-                          ? dtype_of_model(o.folder)
+                          ? dtype_of_model(folder)
                           : capi::dtype_of(kCreate, "options.dtype", o.dtype);
-  return load_weights(o.folder, dtype, device);
+  return load_weights(folder, dtype, device);
 }
 
 DecodingOptions decoding_options(Context& context, const DecoderWeights& model,
@@ -71,9 +72,10 @@ warpwright_decoder::warpwright_decoder(std::shared_ptr<warpwright_context> owner
     : owner(std::move(owner_)),
       context(options_of_model(*owner, o.tf32 != 0), owner->context.device().device),
       model(load(o, context.device().device)) {
-  if (text::has_tokenizer(o.folder)) tokenizer = load_tokenizer(o.folder, *model.decoder);
+  const std::filesystem::path folder = model_folder(o.folder);
+  if (text::has_tokenizer(folder)) tokenizer = load_tokenizer(folder, *model.decoder);
   const text::Tokenizer* texts = tokenizer ? &*tokenizer : nullptr;
-  end_of_text = end_of_text_tokens(o.folder, *model.decoder, texts);
+  end_of_text = end_of_text_tokens(folder, *model.decoder, texts);
   options = decoding_options(context, model, o);
   engine.emplace(context, model, options);
   sequences.emplace(*engine, texts);

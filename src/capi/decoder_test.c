@@ -372,7 +372,9 @@ static void test_refused_decoders(warpwright_context* context, const char* folde
   options.folder = NULL;
   CHECK_REFUSED(warpwright_decoder_create(context, &options, &decoder), "options.folder is NULL");
   options.folder = "/nowhere";
-  CHECK_REFUSED(warpwright_decoder_create(context, &options, &decoder), "/nowhere");
+  CHECK_REFUSED(warpwright_decoder_create(context, &options, &decoder), "/nowhere: does not exist");
+  options.folder = "/";
+  CHECK_REFUSED(warpwright_decoder_create(context, &options, &decoder), "it has no config.json");
   options = good;
   options.dtype = WARPWRIGHT_F16;
   CHECK_REFUSED(warpwright_decoder_create(context, &options, &decoder), "options.dtype is 3");
@@ -407,14 +409,17 @@ static void test_refused_decoders(warpwright_context* context, const char* folde
   warpwright_decoder_destroy(NULL);
 }
 
-/* By default there are 64 sequences. A smaller cache makes some of them wait. */
+/* By default there are 64 sequences. A smaller cache makes some of them wait. The folder of a run opens its
+ * model. */
 static void test_sizes(warpwright_context* context, const char* folder) {
   warpwright_decoder* decoder = open_folder(context, folder, 0, 0);
   CHECK(info_of(decoder).sequences == 64);
   const warpwright_decoder_add_args args[] = {sampled("the cat", 30, 1), sampled("a dog", 30, 2)};
   const whole wanted[] = {run_alone(decoder, &args[0]), run_alone(decoder, &args[1])};
   warpwright_decoder_destroy(decoder);
-  decoder = open_folder(context, folder, 2, kContext);
+  char run[4096];
+  CHECK(snprintf(run, sizeof run, "%s/..", folder) < (int)sizeof run);
+  decoder = open_folder(context, run, 2, kContext);
   const int64_t first = add(decoder, &args[0]), second = add(decoder, &args[1]);
   while (!is_idle(decoder)) step(decoder);
   CHECK(equal(&all[first % kMostSequences], &wanted[0]) && equal(&all[second % kMostSequences], &wanted[1]));

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "cli/nearest.hpp"
+#include "model/decoder_files.hpp"
 #include "runtime/json.hpp"
 
 namespace warpwright::cli {
@@ -69,15 +70,6 @@ std::string check_text(const std::string& text) {
 // Other programs write to standard output for "-"; here it would become a file of that name.
 std::string check_output(const std::string& text) {
   return text == "-" ? "is \"-\": write /dev/stdout for standard output, or ./- for a file of that name" : "";
-}
-
-// RUN/model for the folder RUN of a run; any other text as it is.
-std::string model_folder(const std::string& text) {
-  const std::filesystem::path folder(text), model = folder / "model";
-  std::error_code ignored;  // whatever reads the path will report it
-  const bool is_run = !std::filesystem::exists(folder / "config.json", ignored) &&
-                      std::filesystem::exists(model / "config.json", ignored);
-  return is_run ? model.string() : text;
 }
 
 }  // namespace
@@ -145,7 +137,9 @@ void check_values(CLI::App& app) {
       if (!contains(kMayBeEmpty, name)) option->check(check_text);
     }
     if (name == "--out" || name == "--to") option->check(check_output);
-    if (name == "--model" || name == "--from") option->transform(model_folder);
+    if (name == "--model" || name == "--from") {
+      option->transform([](const std::string& text) { return model_folder(text).string(); });
+    }
   }
   for (CLI::App* command : app.get_subcommands(nullptr)) check_values(*command);
 }

@@ -95,8 +95,8 @@ std::shared_ptr<const Decoder> decoder_of(const std::string& model, std::int64_t
                                           std::int64_t context) {
   if (names_sizes(model)) return named_decoder(model, vocab, context);
   if (!path_exists(model)) {
-    throw UsageError(fmt::format("'{}' is neither FAMILY:SIZE nor a folder", model), "--model",
-                     fmt::format("use {} or a model's folder", known_sizes()));
+    throw Error("is neither FAMILY:SIZE nor a folder", model,
+                fmt::format("use {} or a model's folder", known_sizes()));
   }
   for (const auto& [size, flag] : {std::pair{vocab, "--vocab"}, std::pair{context, "--context"}}) {
     if (size > 0)

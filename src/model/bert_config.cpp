@@ -238,10 +238,9 @@ BertConfig BertConfig::from_json(const nlohmann::json& json, const std::string& 
 
 BertConfig read_bert_config(const fs::path& folder) {
   if (!is_folder(folder)) {
-    throw Error("is not a folder", folder.string(),
-                "give the folder of a model in Hugging Face's form; none is downloaded by its name");
+    throw Error("is not a folder", folder.string(), kModelRemedy);
   }
-  const fs::path path = folder / "config.json";
+  const fs::path path = config_in(folder);
   return BertConfig::from_json(read_json(path), path.string());
 }
 

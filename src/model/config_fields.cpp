@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/error.hpp"
+#include "runtime/file.hpp"
 #include "runtime/json.hpp"
 
 namespace warpwright {
@@ -67,6 +68,13 @@ bool contains(std::span<const std::string_view> names, std::string_view name) {
 
 }  // namespace
 
+std::filesystem::path config_in(const std::filesystem::path& folder) {
+  std::filesystem::path path = folder / "config.json";
+  if (!path_exists(path))
+    throw Error("is not a model's folder: it has no config.json", folder.string(), kModelRemedy);
+  return path;
+}
+
 std::string require_network(const nlohmann::json& config, Network wanted, const std::string& where) {
   if (!config.is_object()) throw Error("is not a JSON object", where, kRemedy);
   const auto found = config.find("model_type");
@@ -82,9 +90,9 @@ std::string require_network(const nlohmann::json& config, Network wanted, const 
   }
   if (type->network == wanted) return name;
   if (none) throw Error("\"model_type\" is missing", where, kRemedy);
-  throw Error(
-      fmt::format("model_type {} is {}", name, wanted == Network::encoder ? "a decoder" : "an encoder"),
-      where, "this command runs " + types_of(wanted));
+  const bool needs_encoder = wanted == Network::encoder;
+  throw Error(fmt::format("model_type {} is {}", name, needs_encoder ? "a decoder" : "an encoder"), where,
+              fmt::format("use {}: {}", needs_encoder ? "an encoder" : "a decoder", types_of(wanted)));
 }
 
 void refuse_value(std::string_view key, const nlohmann::json& value, std::string_view reason,

@@ -4,12 +4,19 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 namespace warpwright {
+
+inline constexpr const char* kModelRemedy =
+    "give the folder of a model in Hugging Face's form; none is downloaded by its name";
+
+// The config.json of a model's folder. Throws if there is none.
+std::filesystem::path config_in(const std::filesystem::path& folder);
 
 // The config's model_type. Throws unless it is one that this version runs, and a decoder (gpt2, llama, …) or
 // an encoder (bert, roberta and their kin), as the caller wants. No model_type: "gpt2" if there is

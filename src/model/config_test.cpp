@@ -343,8 +343,8 @@ TEST(Config, AnotherArchitectureIsReportedAsSuch) {
       "roberta";
   EXPECT_EQ(gpt2_error("model_type", "mamba").substr(0, mamba.size()), mamba);
   EXPECT_EQ(bert_error("model_type", "mamba").substr(0, mamba.size()), mamba);
-  EXPECT_MENTIONS(gpt2_error("model_type", "bert"), "model_type bert is an encoder; this command runs gpt2");
-  EXPECT_MENTIONS(bert_error("model_type", "gpt2"), "model_type gpt2 is a decoder; this command runs bert");
+  EXPECT_MENTIONS(gpt2_error("model_type", "bert"), "model_type bert is an encoder; use a decoder: gpt2");
+  EXPECT_MENTIONS(bert_error("model_type", "gpt2"), "model_type gpt2 is a decoder; use an encoder: bert");
   EXPECT_MENTIONS(gpt2_error("model_type", std::string(1 << 16, 'x')), "model_type \"xxx");
   EXPECT_LT(gpt2_error("model_type", std::string(1 << 16, 'x')).size(), 300u);
   EXPECT_MENTIONS(bert_error("model_type", 3), "not a string");

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <iterator>
+#include <system_error>
 
 #include "core/error.hpp"
+#include "model/config_fields.hpp"
 #include "model/families.hpp"
 #include "model/gpt2_decoder.hpp"
 #include "model/gpt2_llmc.hpp"
@@ -24,16 +26,25 @@ constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tokenizer_config.j
 nlohmann::json read_config_json(const fs::path& folder) {
   constexpr std::uint64_t kMostBytes = 1 << 20;
   constexpr int kDepth = 64;
-  const fs::path path = folder / "config.json";
+  const fs::path path = config_in(folder);
   return parse_json(read_file(path, kMostBytes), path.string(), kDepth, "use a model's own config.json");
 }
 
 }  // namespace
 
+fs::path model_folder(const fs::path& source) {
+  std::error_code ignored;  // whatever reads the path will report it
+  fs::path model = source / "model";
+  const bool is_run =
+      !fs::exists(source / "config.json", ignored) && fs::exists(model / "config.json", ignored);
+  return is_run ? model : source;
+}
+
 std::shared_ptr<const Decoder> read_decoder(const fs::path& source) {
   if (is_folder(source)) {
     return decoder_of_config(read_config_json(source), (source / "config.json").string());
   }
+  if (!path_exists(source)) throw Error("does not exist", source.string(), kModelRemedy);
   return std::make_shared<GPT2Decoder>(read_gpt2_llmc_config(source));
 }
 

@@ -9,6 +9,9 @@
 
 namespace warpwright {
 
+// RUN/model for the folder RUN of a training run; any other path as it is.
+std::filesystem::path model_folder(const std::filesystem::path& source);
+
 // The decoder of a model's folder or llm.c file, by its config.
 std::shared_ptr<const Decoder> read_decoder(const std::filesystem::path& source);
 

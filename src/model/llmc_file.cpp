@@ -44,6 +44,22 @@ void check_config(const LlmcConfig& config, const std::string& where) {
   }
 }
 
+// Names the formats of weights that are given in place of a model's folder.
+void refuse_other_formats(const MappedFile& file, const std::string& where) {
+  std::array<char, 9> begin{};
+  if (file.size() < begin.size()) return;
+  std::memcpy(begin.data(), file.bytes(0, begin.size()).data(), begin.size());
+  if (std::string_view(begin.data(), 4) == "GGUF") {
+    throw Error("is a GGUF file, which is not read", where, "give the model's folder in Hugging Face's form");
+  }
+  std::int32_t magic = 0;
+  std::memcpy(&magic, begin.data(), sizeof magic);
+  // A safetensors file begins with the size of its JSON header in 8 bytes.
+  if (magic != kMagic && begin.back() == '{') {
+    throw Error("is a safetensors file", where, "name its folder, which has a config.json, too");
+  }
+}
+
 LlmcConfig parse_header(const Header& header, const std::string& where) {
   if (header[0] != kMagic) {
     throw Error(fmt::format("begins with {}, but an llm.c model begins with {}", header[0], kMagic), where,
@@ -104,6 +120,7 @@ std::vector<TensorInfo> llmc_tensors(const LlmcConfig& config, const std::filesy
 
 LlmcFile::LlmcFile(const std::filesystem::path& path) : file_(path) {
   const std::string where = path.string();
+  refuse_other_formats(file_, where);
   Header header;
   if (file_.size() < sizeof header) {
     throw Error(

@@ -246,7 +246,12 @@ TEST_F(TensorFilesTest, HostileLlmcFilesAreRefused) {
   EXPECT_MENTIONS(llmc_error({20240326, 3, 1, 1, 1, 1, 0x7fffffff, 1}, bytes), "channels 2147483647");
   EXPECT_MENTIONS(llmc_error({20240326, 3, 0x7fffffff, 0x7fffffff, 65536, 1, 1 << 20, 0x7fffffff}, bytes),
                   "needs");
-  const fs::path path = put("short");
+  fs::path path = put(std::string("GGUF\3\0\0\0\0\0\0\0", 12));
+  EXPECT_MENTIONS(message_of([&] { LlmcFile{path}; }), "is not read");
+  path = put(std::string("\x2\0\0\0\0\0\0\0{}", 10));
+  EXPECT_MENTIONS(message_of([&] { LlmcFile{path}; }), "is a safetensors file; name its folder");
+  EXPECT_EQ(llmc_error({20240326, 3, '{', 1, 1, 1, 1, 1}, bytes + 4 * ('{' - 1)), "no error");
+  path = put("short");
   EXPECT_MENTIONS(message_of([&] { LlmcFile{path}; }), "holds 5 bytes");
 }
 
