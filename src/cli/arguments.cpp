@@ -8,6 +8,7 @@
 #include "cli/checks.hpp"
 #include "cli/nearest.hpp"
 #include "core/error.hpp"
+#include "model/families.hpp"
 #include "runtime/json.hpp"
 
 namespace warpwright::cli {
@@ -128,12 +129,27 @@ class Reader {
       refuse_command(*read_.command, word);
     } else if (!takes_words()) {
       const std::vector<std::string> names = names_of_options(*read_.command);
-      const bool lacks_dashes = std::find(names.begin(), names.end(), "--" + word) != names.end();
+      const std::string option = missing_option(word);
       refuse(*read_.command, word,
-             lacks_dashes ? fmt::format("belongs to no option; --{} is an option", word)
-                          : "belongs to no option");
+             std::ranges::find(names, "--" + word) != names.end()
+                 ? fmt::format("belongs to no option; --{} is an option", word)
+             : option.empty() ? "belongs to no option"
+                              : fmt::format("belongs to no option; is {} missing before it?", option));
     }
     read_.words.push_back(word);
+  }
+
+  // The option that a word without one was probably meant for: the first of these that the command has and the
+  // line has not; "" if there is none.
+  std::string missing_option(const std::string& word) const {
+    std::vector<std::string> usual = {"--input", "--from", "--to", "--out"};
+    if (names_sizes(word)) usual = {"--model"};
+    if (read_.command->get_name() == "generate") usual = {"--prompt"};
+    for (const std::string& name : usual) {
+      if (read_.command->get_option_no_throw(name) && std::ranges::find(read_.words, name) == read_.words.end())
+        return name;
+    }
+    return "";
   }
 
   void take_option(const std::string& word) {

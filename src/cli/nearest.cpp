@@ -78,6 +78,8 @@ std::string initials(const std::string& text) {
   return words.size() > 1 ? letters : "";
 }
 
+constexpr double kLeastCommon = 0.3;  // --out is not much of --collective-timeout
+
 // 0: not similar; 1: the same.
 double similarity(const std::string& word, const std::string& candidate) {
   const auto shorter = static_cast<double>(std::min(word.size(), candidate.size()));
@@ -86,7 +88,8 @@ double similarity(const std::string& word, const std::string& candidate) {
   const double allowed = shorter < 3 ? 0 : std::max(1.0, shorter / 3);
   if (distance <= allowed) return 1 - distance / longer;
   if (initials(word) == candidate) return 0.5;
-  return 0.5 * static_cast<double>(common_letters(word, candidate)) / longer;
+  const double common = static_cast<double>(common_letters(word, candidate)) / longer;
+  return common >= kLeastCommon ? 0.5 * common : 0;
 }
 
 }  // namespace
