@@ -147,7 +147,8 @@ TEST_F(UsageTest, OptionsThatAreNoneComeBeforeAnythingElse) {
 
 TEST_F(UsageTest, WordsThatBelongToNoOption) {
   refuses({
-      {{"train", "gpt2:124M"}, {"gpt2:124M", "belongs to no option; is --model missing before it?", "`warpwright train --help`"}},
+      {{"train", "gpt2:124M"},
+       {"gpt2:124M", "belongs to no option; is --model missing before it?", "`warpwright train --help`"}},
       {{"train", "resume"}, {"resume", "--resume is an option"}},
       {{"train", "--data", "d", "e"}, {"e: belongs to no option"}},
       {{"train", "--resume", "run"}, {"run", "is --out missing before it?"}},

@@ -139,14 +139,15 @@ class Reader {
     read_.words.push_back(word);
   }
 
-  // The option that a word without one was probably meant for: the first of these that the command has and the
-  // line has not; "" if there is none.
+  // The option that a word without one was probably meant for: the first of these that the command has and
+  // the line has not; "" if there is none.
   std::string missing_option(const std::string& word) const {
     std::vector<std::string> usual = {"--input", "--from", "--to", "--out"};
     if (names_sizes(word)) usual = {"--model"};
     if (read_.command->get_name() == "generate") usual = {"--prompt"};
     for (const std::string& name : usual) {
-      if (read_.command->get_option_no_throw(name) && std::ranges::find(read_.words, name) == read_.words.end())
+      if (read_.command->get_option_no_throw(name) &&
+          std::ranges::find(read_.words, name) == read_.words.end())
         return name;
     }
     return "";

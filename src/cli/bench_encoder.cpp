@@ -243,9 +243,8 @@ nlohmann::json report(Context& context, BertSession& model, const BenchEncoderFl
         "{} {}, {}, {} in all, {}, on {} ({} threads): {:.3f} ms (median of {}, fastest "
         "{:.3f}), {:.0f} tokens/s, {:.1f} GFLOP/s, {} rows wasted\n",
         flags.model, flags.dtype, counted(std::ssize(lengths), "text"), counted(tokens, "token"),
-        counted(m.batches, "batch"), context.device().name, context.threads(),
-        m.median * 1e3, flags.rounds, m.least * 1e3, tokens_per_second, flops / m.median * 1e-9,
-        m.wasted_tokens);
+        counted(m.batches, "batch"), context.device().name, context.threads(), m.median * 1e3, flags.rounds,
+        m.least * 1e3, tokens_per_second, flops / m.median * 1e-9, m.wasted_tokens);
     if (flags.padded) fmt::print("padded and packed hidden states differ by {:.1e}\n", m.difference);
   }
   nlohmann::json result{{"model", flags.model},

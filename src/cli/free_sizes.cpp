@@ -90,7 +90,8 @@ void FreeSizes::add_to(CLI::App& c, const std::string& vocab_default) {
                "Channels inside a llama's MLP; default: 8/3 of --channels, up to a multiple of 64")
       ->check(at_least(1));
   c.add_option("--vocab", vocab, "Vocabulary; default: " + vocab_default)->check(at_least(1));
-  c.add_option("--context", context, "Most positions; default: the model's own; for a free size --seq, else 1024")
+  c.add_option("--context", context,
+               "Most positions; default: the model's own; for a free size --seq, else 1024")
       ->check(at_least(1));
 }
 

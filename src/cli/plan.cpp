@@ -326,9 +326,10 @@ void add_plan(CLI::App& app) {
                    "that run `plan`, or in the record")
       ->check(CLI::PositiveNumber);
   command
-      ->add_option("--network-gbps", f->network_gbps,
-                   "Gbit/s that a rank sends to other nodes; default: measured between ranks of several nodes "
-                   "that run `plan`, or in the record")
+      ->add_option(
+          "--network-gbps", f->network_gbps,
+          "Gbit/s that a rank sends to other nodes; default: measured between ranks of several nodes "
+          "that run `plan`, or in the record")
       ->check(CLI::PositiveNumber);
   command
       ->add_option("--overlap", f->overlap,

@@ -59,7 +59,8 @@ TEST_F(DocumentsTest, WhatIsNoFileInAFolderIsMarkedAsSkipped) {
   EXPECT_EQ(found.size(), 9u);
   for (const char* read : {"0.txt: read", "a.txt: read", "c.txt: read"})
     EXPECT_EQ(std::ranges::count(found, read), 1) << read;
-  EXPECT_EQ(std::ranges::count_if(found, [](const std::string& file) { return file.ends_with("already"); }), 3)
+  EXPECT_EQ(std::ranges::count_if(found, [](const std::string& file) { return file.ends_with("already"); }),
+            3)
       << fmt::format("{}", fmt::join(found, "\n"));
   fs::create_symlink("loop", folder / "in/loop");
   EXPECT_THROW(list_inputs(inputs), Error);

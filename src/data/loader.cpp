@@ -102,7 +102,8 @@ TokenStream::TokenStream(const fs::path& folder, Split split, std::int64_t vocab
   if (manifest && manifest->vocabulary_size > vocabulary) {
     throw Error(fmt::format("holds ids of a vocabulary of {}, but the model's has {}",
                             manifest->vocabulary_size, vocabulary),
-                folder.string(), "use data that was built with the model's tokenizer, or give --vocab that size");
+                folder.string(),
+                "use data that was built with the model's tokenizer, or give --vocab that size");
   }
   std::int64_t total = 0;
   files_->most_open = most_open_files();
