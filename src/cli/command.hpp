@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <string_view>
 
 #include "core/human_bytes.hpp"
 #include "runtime/context.hpp"
