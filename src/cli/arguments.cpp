@@ -134,7 +134,7 @@ class Reader {
              std::ranges::find(names, "--" + word) != names.end()
                  ? fmt::format("belongs to no option; --{} is an option", word)
              : option.empty() ? "belongs to no option"
-                              : fmt::format("belongs to no option; is {} missing before it?", option));
+                              : fmt::format("belongs to no option; perhaps {} is missing before it", option));
     }
     read_.words.push_back(word);
   }
