@@ -371,8 +371,8 @@ static void test_refused_decoders(warpwright_context* context, const char* folde
   options = good;
   options.folder = NULL;
   CHECK_REFUSED(warpwright_decoder_create(context, &options, &decoder), "options.folder is NULL");
-  options.folder = "/nowhere";
-  CHECK_REFUSED(warpwright_decoder_create(context, &options, &decoder), "/nowhere: does not exist");
+  options.folder = "/nowhere/model";
+  CHECK_REFUSED(warpwright_decoder_create(context, &options, &decoder), "/nowhere/model: does not exist");
   options.folder = "/";
   CHECK_REFUSED(warpwright_decoder_create(context, &options, &decoder), "it has no config.json");
   options = good;
