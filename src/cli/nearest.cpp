@@ -10,7 +10,7 @@ namespace {
 constexpr std::size_t kLongest = 64;  // longer than any name here
 
 // Lower case, underscores as dashes, no leading dashes.
-std::string plain(std::string_view word) {
+std::string bare(std::string_view word) {
   std::string text;
   for (const char c : word) {
     const char letter = c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -96,11 +96,11 @@ double similarity(const std::string& word, const std::string& candidate) {
 
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates) {
   if (word.size() > kLongest) return {};
-  const std::string meant = plain(word);
+  const std::string meant = bare(word);
   std::optional<std::string> best;
   double most = 0;
   for (const std::string& candidate : candidates) {
-    const double s = similarity(meant, plain(candidate));
+    const double s = similarity(meant, bare(candidate));
     if (s <= most) continue;
     most = s;
     best = candidate;
