@@ -9,6 +9,7 @@
 
 #include "core/error.hpp"
 #include "runtime/json.hpp"
+#include "runtime/json_clearer.hpp"
 
 namespace warpwright {
 namespace {
@@ -47,8 +48,8 @@ struct Index {
 Index parse_index(const fs::path& path) {
   const std::string where = path.string();
   const auto fail = [&](const std::string& what) { throw Error(what, where, kCopyFolder); };
-  const nlohmann::json json =
-      parse_json(read_file(path, kMostIndexBytes), where, kMostIndexDepth, kCopyFolder);
+  nlohmann::json json = parse_json(read_file(path, kMostIndexBytes), where, kMostIndexDepth, kCopyFolder);
+  const JsonClearer clearer(json);
   if (!json.is_object()) fail("is not a JSON object");
   for (const auto& [key, value] : json.items()) {
     if (key != "metadata" && key != "weight_map") fail("has the unknown key " + quote(key));

@@ -1,5 +1,6 @@
 #include "runtime/file.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -8,6 +9,10 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -42,13 +47,24 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(status_of(path));
 }
 
+// Not with std::filesystem's iterators, which end the process if memory runs out (libstdc++'s are noexcept
+// inside).
 std::vector<fs::path> list_folder(const fs::path& folder) {
+  struct Close {
+    void operator()(DIR* stream) const { ::closedir(stream); }
+  };
   std::vector<fs::path> entries;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    entries.push_back(entry->path());
+  const std::unique_ptr<DIR, Close> stream(::opendir(folder.c_str()));
+  while (stream) {
+    errno = 0;
+    const dirent* entry = ::readdir(stream.get());
+    if (!entry) break;
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") entries.push_back(folder / name);
   }
-  if (error) throw Error(fmt::format("cannot be listed: {}", error.message()), folder.string(), kCheckPath);
+  if (errno != 0) {
+    throw Error(fmt::format("cannot be listed: {}", std::strerror(errno)), folder.string(), kCheckPath);
+  }
   std::sort(entries.begin(), entries.end());
   return entries;
 }

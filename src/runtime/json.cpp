@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "runtime/json_clearer.hpp"
 
 namespace warpwright {
 namespace {
@@ -32,6 +33,7 @@ class DocumentReader : public nlohmann::json_sax<json> {
   DocumentReader(const std::string& where, int max_depth, const std::string& remedy,
                  std::optional<std::span<const std::string_view>> wanted = std::nullopt)
       : where_(where), remedy_(remedy), max_depth_(static_cast<std::size_t>(max_depth)), wanted_(wanted) {}
+  ~DocumentReader() override { clear_json(root_); }
 
   json read(std::string_view document) {
     // The parser takes a NUL for the end.
@@ -126,6 +128,17 @@ class DocumentReader : public nlohmann::json_sax<json> {
 };
 
 }  // namespace
+
+// From the innermost values outwards, so that no destructor meets a nested value.
+void clear_json(json& document) noexcept {
+  if (document.is_array()) {
+    for (json& element : document.get_ref<json::array_t&>()) clear_json(element);
+    document.clear();
+  } else if (document.is_object()) {
+    for (auto& [key, value] : document.get_ref<json::object_t&>()) clear_json(value);
+    document.clear();
+  }
+}
 
 std::string reason_of(const nlohmann::json::exception& error) {
   std::string reason = error.what();

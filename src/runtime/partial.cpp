@@ -3,17 +3,21 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/error.hpp"
+#include "runtime/file.hpp"
 #include "runtime/output_target.hpp"
 
 namespace warpwright {
@@ -43,44 +47,41 @@ std::size_t longest_name(const fs::path& folder) {
 // Puts back the folders that a replacement moved away before it was cut off. False if that fails: then
 // nothing may be removed.
 bool restore_old(const fs::path& partial) {
-  std::error_code error;
-  for (fs::directory_iterator entry(partial / "old", error), end; !error && entry != end;
-       entry.increment(error)) {
-    const fs::path name = entry->path().filename(), target = parent_of(partial) / name;
+  if (!is_occupied(partial / "old")) return true;
+  for (const fs::path& entry : list_folder(partial / "old")) {
+    const fs::path name = entry.filename(), target = parent_of(partial) / name;
     if (is_occupied(target) || !is_occupied(partial / "new" / name)) continue;
-    if (::rename(entry->path().c_str(), target.c_str()) != 0) return false;
+    if (::rename(entry.c_str(), target.c_str()) != 0) return false;
     sync_path(parent_of(partial));
   }
-  return !error || error == std::errc::no_such_file_or_directory;
+  return true;
 }
 
-// Even the owner needs write permission on a folder to remove what is in it.
-void make_writable(const fs::path& folder) {
-  std::error_code error;
-  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (!entry->is_symlink() && entry->is_directory()) {
-      fs::permissions(entry->path(), fs::perms::owner_all, fs::perm_options::add, error);
+// Removes a file, or a folder with all that is in it; links are not followed. True if nothing is left. Not
+// std::filesystem's remove_all(), which ends the process if memory runs out.
+bool remove_tree(const fs::path& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return errno == ENOENT;
+  const bool is_folder = S_ISDIR(status.st_mode);
+  if (is_folder) {
+    // Even the owner needs write permission on a folder to remove what is in it.
+    if ((status.st_mode & S_IRWXU) != S_IRWXU) ::chmod(path.c_str(), (status.st_mode & 07777) | S_IRWXU);
+    for (const fs::path& entry : list_folder(path)) {
+      if (!remove_tree(entry)) return false;
     }
   }
+  return ::unlinkat(AT_FDCWD, path.c_str(), is_folder ? AT_REMOVEDIR : 0) == 0 || errno == ENOENT;
 }
 
 // Closes the lock before it is removed, since a network file system keeps a removed file that is open.
 bool remove_partial_folder(const fs::path& partial, FolderLock lock) {
   try {
-    if (!restore_old(partial)) return false;
+    if (!restore_old(partial) || !remove_tree(partial / "new") || !remove_tree(partial / "old")) return false;
+    lock = FolderLock();
+    return remove_tree(partial);
   } catch (const Error&) {
     return false;
   }
-  std::error_code error;
-  for (const char* part : {"new", "old"}) {
-    make_writable(partial / part);
-    fs::remove_all(partial / part, error);
-    if (error) return false;
-  }
-  lock = FolderLock();
-  fs::remove_all(partial, error);
-  return !error;
 }
 
 bool remove_if_stale(const fs::path& partial) {
@@ -115,12 +116,14 @@ bool is_partial_name(std::string_view name) {
 }
 
 int remove_stale_partials(const fs::path& folder) {
-  std::vector<fs::path> partials;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    if (is_partial_name(entry->path().filename().native())) partials.push_back(entry->path());
+  std::vector<fs::path> entries;
+  try {
+    entries = list_folder(folder);
+  } catch (const Error&) {  // whoever uses the folder will say it
   }
-  return static_cast<int>(std::count_if(partials.begin(), partials.end(), remove_if_stale));
+  return static_cast<int>(std::ranges::count_if(entries, [](const fs::path& entry) {
+    return is_partial_name(entry.filename().native()) && remove_if_stale(entry);
+  }));
 }
 
 LivePartials& live_partials() {
@@ -172,7 +175,10 @@ PartialFolder::PartialFolder(const fs::path& target, std::string_view word) : Pa
 }
 
 PartialFolder::~PartialFolder() {
-  remove();
+  try {
+    remove();
+  } catch (const std::bad_alloc&) {  // the next cleanup tries again
+  }
 }
 
 bool PartialFolder::remove() {

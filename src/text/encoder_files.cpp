@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "runtime/file.hpp"
+#include "runtime/json_clearer.hpp"
 #include "text/json.hpp"
 #include "text/json_field.hpp"
 #include "text/keyed_hash.hpp"
@@ -108,6 +109,7 @@ std::pair<TokenId, TokenId> add_special_tokens(const Vocabulary& vocabulary,
 
 EncoderTokenizerSpec parse_encoder_json(std::string_view document, const std::string& where) {
   json parsed = parse_json(document, where, kMaxJsonDepth);
+  const JsonClearer clearer(parsed);
   EncoderTokenizerSpec spec;
   {
     const JsonField root(parsed, "", where, kRemedy);

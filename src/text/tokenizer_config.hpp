@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/json_clearer.hpp"
 #include "text/json_field.hpp"
 #include "text/tokenizer.hpp"
 
@@ -34,6 +35,7 @@ class TokenizerConfig {
 
  private:
   nlohmann::json parsed_;
+  JsonClearer clearer_{parsed_};
   JsonField root_;
 };
 

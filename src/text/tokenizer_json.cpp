@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "runtime/json_clearer.hpp"
 #include "text/byte_alphabet.hpp"
 #include "text/json.hpp"
 #include "text/json_field.hpp"
@@ -220,7 +221,9 @@ std::vector<AddedToken> read_added_tokens(const JsonField& field) {
 }
 
 TokenizerSpec parse_tokenizer_json(std::string_view document, const std::string& where) {
-  return read_tokenizer_json(parse_json(document, where, kMaxJsonDepth), where);
+  json parsed = parse_json(document, where, kMaxJsonDepth);
+  const JsonClearer clearer(parsed);
+  return read_tokenizer_json(parsed, where);
 }
 
 TokenizerSpec read_tokenizer_json(const json& parsed, const std::string& where) {
@@ -254,7 +257,8 @@ void require_no_nul(std::string_view content, const std::string& where) {
 
 TokenizerSpec parse_vocab_and_merges(std::string_view vocab, const std::string& vocab_where,
                                      std::string_view merges, const std::string& merges_where) {
-  const json parsed = parse_json(vocab, vocab_where, kMaxJsonDepth);
+  json parsed = parse_json(vocab, vocab_where, kMaxJsonDepth);
+  const JsonClearer clearer(parsed);
   const Ids ids = read_vocab(JsonField(parsed, "", vocab_where, kRemedy));
   TokenizerSpec spec;
   if (const auto eos = ids.find(kEndOfText); eos != ids.end()) {
