@@ -517,6 +517,13 @@ static void test_contexts(void) {
   warpwright_context_destroy(context);
   CHECK(strstr(warpwright_last_error(), "has destroyed") != NULL);
   CHECK_REFUSED(warpwright_context_set_threads((warpwright_context*)(void*)&options, 1), "did not make");
+  for (int i = 0; i < 100; ++i) { /* new contexts get the memory of destroyed ones, and never their handles */
+    warpwright_context* next = NULL;
+    CHECK(warpwright_context_create(&options, &next) == WARPWRIGHT_OK);
+    warpwright_context_destroy(context);
+    CHECK(warpwright_context_set_threads(next, 1) == WARPWRIGHT_OK);
+    warpwright_context_destroy(next);
+  }
   options.device = WARPWRIGHT_DEVICE_CUDA;
   options.threads = 0;
   options.device_index = warpwright_cuda_device_count();

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,6 +15,13 @@
 #include "capi/guard.hpp"
 
 namespace warpwright::capi {
+
+// A value that no handle of any type has had. No object has such an address (it is not canonical), so a
+// handle is never mistaken for another pointer, and using it as one fails at once.
+inline std::uintptr_t new_handle() {
+  static std::atomic<std::uintptr_t> last = std::uintptr_t{1} << 62;
+  return last += 16;
+}
 
 template <class T>
 class Handles {
@@ -25,7 +34,7 @@ class Handles {
 
   T* add(std::shared_ptr<T> object) {
     const std::scoped_lock held(mutex_);
-    T* handle = object.get();
+    T* const handle = reinterpret_cast<T*>(new_handle());
     live_.emplace(handle, std::move(object));
     return handle;
   }
