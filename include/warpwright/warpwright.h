@@ -13,7 +13,8 @@
  * These rules hold for every function:
  *   - It returns a status, unless its declaration says otherwise. If the status is not WARPWRIGHT_OK,
  *     warpwright_last_error() returns one line that names the argument and its value. The library prints
- *     nothing, throws nothing and never ends the process.
+ *     nothing, throws nothing and does not end the process. GNU's OpenMP runtime (libgomp), which runs the
+ *     workers of a CPU, does: it prints a line and exits if it gets no memory for a team of threads.
  *   - The caller owns all memory: the tensors, and the workspace. The function with _workspace appended to
  *     its name takes the same arguments and returns the workspace's size. Pointers refer to memory of the
  *     context's device. The library allocates no memory there and does not wait for the device. On a GPU a
@@ -21,9 +22,10 @@
  *     (An encoder and a decoder own memory. Their sections list the differences.)
  *   - Tensors are dense and row-major. A tensor must be aligned to its element type. 16 bytes are fastest.
  *   - Arguments are checked before any memory is read: sizes, dtypes, alignment, reserved fields (must be 0)
- *     and handles, even destroyed ones. A pointer may be NULL only if its comment says "may be NULL". A
- *     normalization refuses outputs that overlap other tensors. The library cannot check that a pointer's
- *     memory is as large as the sizes say. The caller must ensure this.
+ *     and handles, even destroyed ones (a handle is not an address, and its value is never used again).
+ *     A pointer may be NULL only if its comment says "may be NULL". A normalization refuses outputs that
+ *     overlap other tensors. The library cannot check that a pointer's memory is as large as the sizes say.
+ *     The caller must ensure this.
  *   - Equal calls on equal devices give equal bits.
  *
  * Threads: a context runs one call at a time, including the calls of its encoders and decoders. It refuses a
