@@ -155,7 +155,7 @@ void encode_lines(const CodeFlags& flags) {
     if (flags.with_template) print(tokenizer.spec().before);
     // Encodes a long line in parts, which saves memory, unless a cut could change ids.
     const bool in_parts = !flags.special && tokenizer.cuts_at_spaces();
-    in_parts ? for_each_part(reader_of(line), kMostPartBytes, take) : take(line, true);
+    in_parts ? for_each_part(line, kMostPartBytes, take) : take(line, true);
     if (flags.with_template) print(tokenizer.spec().after);
     write_output(out += '\n');
   });

@@ -290,7 +290,7 @@ Encoded Builder::encode(const Piece& piece) const {
     const auto take = [&](std::string_view part, bool) {
       encode_part(piece, part, std::exchange(continues, true), result.ids);
     };
-    is_line ? for_each_part(reader_of(text), piece_bytes_, take) : take(text, true);
+    is_line ? for_each_part(text, piece_bytes_, take) : take(text, true);
   } catch (...) {
     result.error = std::current_exception();
   }

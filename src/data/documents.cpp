@@ -119,6 +119,16 @@ void require_each_once(const std::vector<InputFile>& files) {
   }
 }
 
+// Visits all parts but the last, and returns that.
+std::string_view visit_full_parts(std::string_view text, std::size_t most, const VisitPart& visit) {
+  while (text.size() > most) {
+    const std::size_t cut = cut_before(text, most);
+    visit(text.substr(0, cut), false);
+    text.remove_prefix(cut);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::vector<InputFile> list_inputs(std::span<const fs::path> inputs) {
@@ -185,20 +195,19 @@ void for_each_jsonl_line(const ReadText& read, const fs::path& path,
   }
 }
 
-void for_each_part(const ReadText& read, std::size_t most,
-                   const std::function<void(std::string_view part, bool last)>& visit) {
+void for_each_part(const ReadText& read, std::size_t most, const VisitPart& visit) {
   std::string buffer;
   for (bool more = true; more;) {
     more = append(buffer, read);
-    std::string_view rest = buffer;
-    while (rest.size() > most) {
-      const std::size_t cut = cut_before(rest, most);
-      visit(rest.substr(0, cut), false);
-      rest.remove_prefix(cut);
-    }
+    const std::string_view rest = visit_full_parts(buffer, most, visit);
     if (!more && !rest.empty()) visit(rest, true);
     buffer.erase(0, buffer.size() - rest.size());
   }
+}
+
+void for_each_part(std::string_view text, std::size_t most, const VisitPart& visit) {
+  const std::string_view rest = visit_full_parts(text, most, visit);
+  if (!rest.empty()) visit(rest, true);
 }
 
 std::string jsonl_text(const RawDocument& document, const std::string& field, const fs::path& path) {

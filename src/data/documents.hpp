@@ -54,8 +54,9 @@ void for_each_jsonl_line(const ReadText& read, const std::filesystem::path& path
                          const std::function<void(const RawDocument&)>& visit);
 // Calls visit with the text in parts of at most `most` bytes, cut by cut_before(). The bytes are valid until
 // visit returns. An empty text has no parts.
-void for_each_part(const ReadText& read, std::size_t most,
-                   const std::function<void(std::string_view part, bool last)>& visit);
+using VisitPart = std::function<void(std::string_view part, bool last)>;
+void for_each_part(const ReadText& read, std::size_t most, const VisitPart& visit);
+void for_each_part(std::string_view text, std::size_t most, const VisitPart& visit);
 
 // The string under `field` of the JSON object on a line.
 std::string jsonl_text(const RawDocument& document, const std::string& field,

@@ -141,14 +141,19 @@ TEST(Parts, MakeUpTheText) {
   for (const std::size_t most : {std::size_t{100}, std::size_t{1} << 20, std::size_t{1} << 24}) {
     std::string all;
     std::size_t last = 0, before = 0;
-    for_each_part(reader_of(text), most, [&](std::string_view part, bool is_last) {
-      EXPECT_EQ(part.size(), cut_before(std::string_view(text).substr(before), most));
+    const auto visit = [&](std::string_view part, bool is_last) {
+      EXPECT_EQ(part.size(), cut_before(std::string_view(text).substr(before % text.size()), most));
       before += part.size();
       all += part;
       last += is_last;
+    };
+    for_each_part(reader_of(text), most, visit);
+    for_each_part(text, most, [&](std::string_view part, bool is_last) {
+      EXPECT_EQ(part.data(), text.data() + before - text.size()) << "a copy";
+      visit(part, is_last);
     });
-    EXPECT_TRUE(all == text);
-    EXPECT_EQ(last, 1u);
+    EXPECT_TRUE(all == text + text);
+    EXPECT_EQ(last, 2u);
   }
 }
 
