@@ -85,6 +85,16 @@ std::string proc_name(int fd) {
   return fmt::format("/proc/self/fd/{}", fd);
 }
 
+// The target was replaceable when the writer began.
+void require_still_replaceable(const fs::path& target, const std::optional<Replaceable>& replaceable) {
+  try {
+    require_replaceable(target, replaceable);
+  } catch (const Error& error) {
+    throw Error(fmt::format("was changed meanwhile by another process: {}", error.problem()), error.where(),
+                error.remedy());
+  }
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(const fs::path& path, Order order, Links links) : AtomicFile() {
@@ -226,7 +236,7 @@ AtomicFolder::AtomicFolder(const fs::path& path, std::optional<Replaceable> repl
 }
 
 void AtomicFolder::commit() {
-  require_replaceable(target_, replaceable_);
+  require_still_replaceable(target_, replaceable_);
   copy_permissions_of_folder(target_, folder_);
   sync_tree(folder_);
   const FileDescriptor folder = open_file(folder_, O_RDONLY | O_DIRECTORY, "open");
@@ -246,7 +256,7 @@ void AtomicFolder::put_in_place() {
     // Refuses a folder that another process has filled since the check.
     if (::rename(folder_.c_str(), target_.c_str()) == 0) return;
     const int code = errno;
-    if (code == ENOTEMPTY || code == EEXIST) require_replaceable(target_, replaceable_);
+    if (code == ENOTEMPTY || code == EEXIST) require_still_replaceable(target_, replaceable_);
     errno = code;
     throw_system_error("put in place", target_.string(), kCheckPath);
   }

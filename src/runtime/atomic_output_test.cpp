@@ -371,6 +371,17 @@ TEST_F(AtomicOutputTest, AtomicFolderFollowsLinksOfEveryKind) {
   EXPECT_EQ(entries(), 5);
 }
 
+TEST_F(AtomicOutputTest, WhatAnotherProcessHasPutInPlaceMeanwhileIsSaid) {
+  AtomicFolder output(folder / "out", kFiles);
+  put("out/shard.bin", "another's");
+  EXPECT_EQ(
+      message_of([&] {
+        output.commit();
+      }).find((folder / "out").string() + ": was changed meanwhile by another process: holds shard.bin"),
+      0u);
+  EXPECT_EQ(get("out/shard.bin"), "another's");
+}
+
 TEST_F(AtomicOutputTest, OnlyFoldersOfTheSameKindAreReplaced) {
   write_folder(folder / "out", "old");
   put("out/notes.txt", "mine");
