@@ -403,6 +403,8 @@ def test_pack(device):
         warpwright.pack(x, mask)
     with pytest.raises(ValueError, match=r"attention_mask: has shape \(4,\)"):
         warpwright.places(mask[0])
+    with pytest.raises(ValueError, match="device is meta, needs a CPU or a CUDA device"):
+        warpwright.places(mask.to("meta"))
     with pytest.raises(ValueError, match="rows is 13"):
         warpwright.pack(x, places, rows=13)
     with pytest.raises(ValueError, match=r"x has shape \(4, 3\)"):

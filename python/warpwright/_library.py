@@ -221,6 +221,8 @@ def _stream_of(index):
 
 
 def new_context(device):
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"warpwright: device is {device}, needs a CPU or a CUDA device")
     return _Context(_CPU, 0) if device.type == "cpu" else _Context(_CUDA, device.index)
 
 
