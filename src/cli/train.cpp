@@ -32,7 +32,7 @@ void check_data(const TrainFlags& flags) {
   const std::filesystem::path& data = flags.options.data;
   if (data.empty() && flags.options.resume) {
     throw Error("holds no checkpoint to go on from", flags.options.out.string(),
-                "check --out, or start a run with --data");
+                "check --out, or start over: give the run's first command, with --data and without --resume");
   }
   if (data.empty()) {
     throw UsageError("is missing", "--data", "give a folder that `warpwright data build` made");

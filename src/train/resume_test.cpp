@@ -251,6 +251,20 @@ TEST_F(ResumeTest, AFieldThatIsMissingIsNamed) {
   }
 }
 
+TEST_F(ResumeTest, WithoutACheckpointTheFirstCommandStartsOver) {
+  TrainOptions o = options("run");
+  train(o);
+  TrainOptions killed = options("killed");
+  fs::create_directories(killed.out / "checkpoints");
+  write_file_atomically(killed.out / "metrics.jsonl", "{\"step\":1,\"loss\":1}\n{\"step\":2,");
+  notices_.clear();
+  train(killed);
+  EXPECT_NE(notices_.find("ended before its first checkpoint: the run starts again"), std::string::npos)
+      << notices_;
+  EXPECT_EQ(metrics("killed"), metrics("run"));
+  EXPECT_NE(error_of(killed).find("holds a run already"), std::string::npos);
+}
+
 TEST_F(ResumeTest, ANewerCheckpointIsNotDamaged) {
   TrainOptions o = options("run");
   o.checkpoint_every = 4;

@@ -33,19 +33,22 @@ bool has_metrics(const fs::path& run) {
   return path_exists(path) && FileReader(path, FileReader::Kind::regular).size() > 0;
 }
 
-// The checkpoint to go on from. A folder that holds a run is refused unless it is to be resumed.
+// The checkpoint to go on from. A folder that holds a run is refused unless it is to be resumed, or there is
+// nothing to resume because the run ended before its first checkpoint.
 std::optional<SavedRun> find_resume(const TrainOptions& o, const Notice& notice, const Comm& comm) {
   if (o.resume) {
     if (auto saved = newest_whole(o.out, notice, comm)) return saved;
-  } else if (!list_checkpoints(o.out).empty() || path_exists(o.out / "model") || has_metrics(o.out)) {
+  } else if (!list_checkpoints(o.out).empty() || path_exists(o.out / "model")) {
     throw Error("holds a run already", o.out.string(), "go on with --resume or choose another --out");
   }
   if (path_exists(o.out / "model")) {
     throw Error("holds a finished model and no checkpoint to go on from", o.out.string(),
                 "start from it with --model and another --out");
   }
-  if (o.resume && notice) {
+  if (notice && o.resume) {
     notice(fmt::format("{} holds no checkpoint: the run starts at step 0", o.out.string()));
+  } else if (notice && has_metrics(o.out)) {
+    notice(fmt::format("{} ended before its first checkpoint: the run starts again", o.out.string()));
   }
   return std::nullopt;
 }
