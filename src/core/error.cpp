@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/one_line.hpp"
+#include "core/system_error.hpp"
 
 namespace warpwright {
 namespace {
@@ -33,9 +34,12 @@ Error::Error(std::string what, std::string where, std::string remedy)
       where_(bounded(std::move(where))),
       remedy_(bounded(std::move(remedy))) {}
 
+SystemError::SystemError(int code, std::string what, std::string where, std::string remedy)
+    : Error(std::move(what), std::move(where), std::move(remedy)), code_(code) {}
+
 void throw_system_error(const std::string& action, const std::string& where, const std::string& remedy) {
   const int code = errno;
-  throw Error(fmt::format("cannot {}: {}", action, std::strerror(code)), where, remedy);
+  throw SystemError(code, fmt::format("cannot {}: {}", action, std::strerror(code)), where, remedy);
 }
 
 }  // namespace warpwright

@@ -7,7 +7,7 @@
 #include <map>
 #include <span>
 
-#include "core/error.hpp"
+#include "core/system_error.hpp"
 #include "model/decoder_files.hpp"
 #include "model/safetensors.hpp"
 #include "model/safetensors_folder.hpp"
@@ -322,13 +322,15 @@ TrainerState verified_trainer_state(const fs::path& checkpoint, const Comm& comm
     verify_files(checkpoint, comm);
   } catch (const Error& error) {
     const bool newer = dynamic_cast<const NewerCheckpoint*>(&error) != nullptr;
-    problem = {error.problem(), error.where(), error.remedy(), newer};
+    const auto* system = dynamic_cast<const SystemError*>(&error);
+    problem = {error.problem(), error.where(), error.remedy(), newer, system ? system->code() : 0};
   }
   constexpr auto kRepair = nlohmann::json::error_handler_t::replace;  // of names that are not UTF-8
   for (const std::string& of_rank : comm.all_gather(problem.dump(-1, ' ', false, kRepair))) {
     const nlohmann::json first = nlohmann::json::parse(of_rank);
     if (first.is_null()) continue;
     if (first[3]) throw NewerCheckpoint(first[0], first[1], first[2]);
+    if (first[4] != 0) throw SystemError(first[4], first[0], first[1], first[2]);
     throw Error(first[0], first[1], first[2]);
   }
   return state;

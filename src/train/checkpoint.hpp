@@ -75,7 +75,8 @@ class NewerCheckpoint : public Error {
   using Error::Error;
 };
 
-// Reads trainer.json alone. Throws NewerCheckpoint, and Error for a file that is missing or damaged.
+// Reads trainer.json alone. Throws NewerCheckpoint, SystemError for a file that the system cannot open or
+// read, and any other Error for one that is damaged.
 TrainerState read_trainer_state(const std::filesystem::path& checkpoint);
 // The same after comparing every file with its checksum; an Error names what is missing or damaged. Each rank
 // compares a share of the files, and all get the same Error.

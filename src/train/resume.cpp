@@ -3,14 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 
-#include "core/error.hpp"
+#include "core/system_error.hpp"
 #include "runtime/file.hpp"
 
 namespace warpwright {
 namespace {
 
 namespace fs = std::filesystem;
+
+// True if a checkpoint is not whole. Otherwise it may be intact, and the run must not go on from an older
+// one: a later version wrote it, or the system failed (no permission, too many open files, a disk that cannot
+// be read).
+bool is_damage(const Error& error) {
+  if (dynamic_cast<const NewerCheckpoint*>(&error)) return false;
+  const auto* system = dynamic_cast<const SystemError*>(&error);
+  return !system || system->code() == ENOENT || system->code() == ENOTDIR;
+}
 
 std::optional<SavedRun> newest(const std::vector<Checkpoint>& list,
                                const std::function<TrainerState(const fs::path&)>& read,
@@ -19,13 +29,12 @@ std::optional<SavedRun> newest(const std::vector<Checkpoint>& list,
   for (auto c = list.rbegin(); c != list.rend(); ++c) {
     try {
       return SavedRun{c->folder, read(c->folder), damaged};
-    } catch (const NewerCheckpoint&) {
-      throw;  // it is not damaged, and the run must not go on from an older one
     } catch (const Error& error) {
+      if (!is_damage(error)) throw;
       if (c + 1 == list.rend()) {
-        throw Error(
-            fmt::format("none of the run's {} checkpoints is intact; {}", list.size(), error.problem()),
-            error.where(), "restore one from a copy, or train into another folder");
+        throw Error(fmt::format("holds no intact checkpoint: {} {}", error.where(), error.problem()),
+                    c->folder.parent_path().string(),
+                    "restore one from a copy, or train into another folder");
       }
       if (notice) {
         notice(fmt::format("{} is damaged ({}: {}): the run goes on from the checkpoint before it",

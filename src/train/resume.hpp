@@ -21,8 +21,8 @@ struct SavedRun {
 };
 
 // The newest checkpoint whose trainer.json can be read; its other files are ignored. For the run's options.
-// Nothing for a run without checkpoints; throws Error if none of them can be used or a later version wrote
-// one.
+// Nothing for a run without checkpoints; throws Error if none of them is intact, a later version wrote
+// one, or the system cannot read one.
 std::optional<SavedRun> newest_readable(const std::filesystem::path& run);
 // The newest checkpoint whose files all match their checksums; newer ones that do not are told to `notice`.
 // Every rank makes this call. Throws Error as newest_readable() does, and if the ranks see different

@@ -205,7 +205,7 @@ TEST_F(ResumeTest, ADamagedCheckpointFallsBackToTheOneBefore) {
     for (const Checkpoint& c : list_checkpoints(o.out)) fs::remove(c.folder / name);
     fs::remove_all(o.out / "model");
     const std::string error = error_of(o);
-    EXPECT_NE(error.find("none of the run's"), std::string::npos) << error;
+    EXPECT_NE(error.find("checkpoints: holds no intact checkpoint: "), std::string::npos) << error;
     EXPECT_NE(error.find(name), std::string::npos) << error;
   }
 }
@@ -248,6 +248,24 @@ TEST_F(ResumeTest, AFieldThatIsMissingIsNamed) {
     write_file_atomically(checkpoint / "trainer.json", json.dump());
     const std::string error = message_of([&] { read_trainer_state(checkpoint); });
     EXPECT_NE(error.find(fmt::format("\"{}\" is missing", field)), std::string::npos) << error;
+  }
+}
+
+// A link to itself fails in the same way as a lack of permission or of descriptors, and for root, too.
+TEST_F(ResumeTest, AnErrorOfTheSystemIsNotDamage) {
+  for (const std::string name : {"model.safetensors", "trainer.json"}) {
+    TrainOptions o = options("run_" + name);
+    o.checkpoint_every = 4;
+    train(o, 8);
+    const fs::path file = o.out / "checkpoints" / "step_00000008" / name;
+    fs::remove(file);
+    fs::create_symlink(name, file);  // a link to itself
+    o.resume = true;
+    notices_.clear();
+    EXPECT_EQ(error_of(o).find(file.string() + ": cannot open: Too many levels of symbolic links"), 0u)
+        << error_of(o);
+    EXPECT_EQ(notices_.find("damaged"), std::string::npos) << notices_;
+    EXPECT_EQ(steps(o), (std::vector<std::int64_t>{4, 8}));
   }
 }
 
