@@ -13,6 +13,7 @@
 #include "model/safetensors_folder.hpp"
 #include "runtime/host_view.hpp"
 #include "runtime/json.hpp"
+#include "runtime/output_target.hpp"
 
 namespace warpwright {
 namespace {
@@ -212,6 +213,7 @@ class OptimizerFiles {
 
 // A folder that holds what a checkpoint does, and nothing else.
 Replaceable replaceable_checkpoint(const fs::path& folder) {
+  folder_target(folder);  // throws for a file
   Replaceable replaceable = replaceable_model_folder(folder);
   replaceable.kind = "a checkpoint";
   auto& files = replaceable.files;
@@ -243,6 +245,13 @@ std::vector<Checkpoint> list_checkpoints(const fs::path& run) {
   }
   std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
   return list;
+}
+
+void require_replaceable_checkpoints(const fs::path& run, std::int64_t done, std::int64_t last) {
+  for (const fs::path& entry : list_folder(run / "checkpoints")) {
+    const auto step = step_of(entry.filename().string());
+    if (step && *step > done && *step <= last) require_replaceable(entry, replaceable_checkpoint(entry));
+  }
 }
 
 NewCheckpoint::NewCheckpoint(const fs::path& run, std::int64_t step)

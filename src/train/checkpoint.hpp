@@ -48,6 +48,10 @@ std::vector<Checkpoint> list_checkpoints(const std::filesystem::path& run);
 // The checksums of files, by their names.
 using Checksums = std::map<std::string, std::string>;
 
+// Throws if a checkpoint of a step after `done` up to `last` could not be put in place, because something
+// else has its name: a file, or a folder with entries that are not a checkpoint's.
+void require_replaceable_checkpoints(const std::filesystem::path& run, std::int64_t done, std::int64_t last);
+
 // A checkpoint that rank 0 makes. Nothing of it is left unless it is completed.
 class NewCheckpoint {
  public:

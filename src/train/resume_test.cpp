@@ -269,6 +269,27 @@ TEST_F(ResumeTest, AnErrorOfTheSystemIsNotDamage) {
   }
 }
 
+TEST_F(ResumeTest, WhatTakesTheNameOfALaterCheckpointIsRefusedAtTheStart) {
+  TrainOptions o = options("run");
+  o.checkpoint_every = 4;
+  train(o, 8);
+  o.resume = true;
+  const fs::path file = o.out / "checkpoints" / "step_00000012",
+                 later = o.out / "checkpoints" / "step_00000013";
+  write_file_atomically(file, "x");
+  EXPECT_EQ(error_of(o).find(file.string() + ": is not a folder"), 0u) << error_of(o);
+  fs::rename(file, later);  // after the last step
+  const fs::path damaged = o.out / "checkpoints" / "step_00000008", inside = damaged / "trainer.json";
+  fs::remove(inside);
+  fs::create_directory(inside);
+  EXPECT_EQ(error_of(o).find(damaged.string() + ": holds trainer.json, which is not a file of a checkpoint"),
+            0u)
+      << error_of(o);
+  fs::remove(inside);
+  EXPECT_EQ(error_of(o), "no error");
+  EXPECT_TRUE(fs::is_regular_file(later));
+}
+
 TEST_F(ResumeTest, WithoutACheckpointTheFirstCommandStartsOver) {
   TrainOptions o = options("run");
   train(o);

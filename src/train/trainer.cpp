@@ -189,6 +189,7 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer,
     notify(compare_tokenizers(options_.initial_model, options_.step.model->vocab(), options_.data,
                               options_.allow_tokenizer_change));
   }
+  if (leads()) require_replaceable_checkpoints(options_.out, step_index_, options_.schedule.steps);
   if (comm_.size() > 1) compare_ranks();
 }
 
