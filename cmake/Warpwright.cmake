@@ -69,8 +69,8 @@ endif()
 add_library(warpwright_seldom_run INTERFACE)
 target_compile_options(warpwright_seldom_run INTERFACE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
 
-# Release builds compile several sources of the commands, a test or a bench at a time (a unity build), in a third of the time. Debug builds and
-# scripts/check-syntax compile each alone. Libraries always are: in a unity build a file can silently call a better matching local function of another.
+# Release builds compile several sources of a test or a bench at a time (a unity build). Shipped code is compiled one source
+# at a time: in a unity build a file can silently call a better matching local function of another. That has happened to the commands.
 # GCC warns about types with local names in the included sources; the warning is meant for headers.
 set(WARPWRIGHT_UNITY OFF)
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
