@@ -70,7 +70,7 @@ add_library(warpwright_seldom_run INTERFACE)
 target_compile_options(warpwright_seldom_run INTERFACE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
 
 # Release builds compile several sources of a test or a bench at a time (a unity build). Shipped code is compiled one source
-# at a time: in a unity build a file can silently call a better matching local function of another. That has happened to the commands.
+# at a time: in a unity build a file can silently call a better matching local function of another, as one of the commands did.
 # GCC warns about types with local names in the included sources; the warning is meant for headers.
 set(WARPWRIGHT_UNITY OFF)
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
