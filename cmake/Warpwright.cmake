@@ -70,8 +70,8 @@ add_library(warpwright_seldom_run INTERFACE)
 target_compile_options(warpwright_seldom_run INTERFACE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
 
 # Release builds compile several sources of a test or a bench at a time (a unity build). Shipped code is compiled one source
-# at a time: in a unity build a file can silently call a better matching local function of another, as one of the commands did.
-# GCC warns about types with local names in the included sources; the warning is meant for headers.
+# at a time: in a unity build a file can silently call a better matching local function of another. GCC warns about types with
+# local names in the included sources; the warning is meant for headers.
 set(WARPWRIGHT_UNITY OFF)
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
   set(WARPWRIGHT_UNITY ON)
@@ -81,7 +81,7 @@ function(warpwright_unity target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endfunction()
 
-# g++ reads fmt, nlohmann-json and the usual containers precompiled: they take half of a small source's compile time. The libraries share the
+# g++ reads fmt and the usual containers precompiled: they take half of a small source's compile time. The libraries share the
 # precompiled header of warpwright_runtime, because their flags agree; the commands have one with CLI11. With ccache there is none, because ccache would not
 # keep what is compiled with it. scripts/check-syntax has none either, so it finds missing includes.
 function(warpwright_precompiled target)

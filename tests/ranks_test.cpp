@@ -100,10 +100,10 @@ class SmallRun : public TestFolder {
     EXPECT_TRUE(bits_a[3] == bits_b[3]) << "optimizer of " << b;
   }
 
-  // Two fp32 runs whose 12 slices are added up in different orders. A sum of 12 terms has at most 11
-  // roundings in either order. Independent terms are √12 times as large as their sum, together. A squared
-  // gradient has twice the error. The second moment must not magnify it, so
-  // these runs have a large --eps.
+  // Compares two fp32 runs that add up 12 slices in different orders. Each order rounds at most 11 times, by
+  // at most 2⁻²⁴ of the sum of the terms' absolute values. If the terms are independent, that is √12 times
+  // their sum. A squared gradient has twice the error. The runs have a large --eps, so that the update does
+  // not magnify errors of the second moment.
   void expect_rounded_alike(const std::string& a, const std::string& b) const {
     const double tolerance = 2 * std::sqrt(12) * 2 * 11 * 0x1p-24;
     for (const char* content : {"model", "optimizer"}) {

@@ -85,11 +85,13 @@ void skip_other_names(std::vector<InputFile>& files) {
 
 std::vector<InputFile> files_below(const fs::path& folder) {
   std::vector<InputFile> files;
+  bool has_links = false;
   try {
     for (fs::recursive_directory_iterator entry(folder), end; entry != end; ++entry) {
       const bool hidden = entry->path().filename().native().front() == '.';
       const bool is_folder = entry->symlink_status().type() == fs::file_type::directory;
       if (hidden && is_folder) entry.disable_recursion_pending();
+      has_links = has_links || entry->is_symlink();
       if (!hidden && !is_folder) files.push_back({entry->path(), is_jsonl(entry->path()), kind_of(*entry)});
     }
   } catch (const fs::filesystem_error& error) {
@@ -99,7 +101,7 @@ std::vector<InputFile> files_below(const fs::path& folder) {
   }
   std::ranges::sort(
       files, {}, [](const InputFile& file) -> const auto& { return file.path.native(); });
-  skip_other_names(files);
+  if (has_links) skip_other_names(files);
   return files;
 }
 
