@@ -133,6 +133,9 @@ set(isa_avx2 -O3 -falign-functions=64 -falign-loops=64 -mavx2 -mfma -mbmi2 -mf16
 set(isa_avx512 ${isa_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
 set(isa_avx512_bf16 ${isa_avx512} -mavx512bf16)
 set(isa_amx_bf16 ${isa_avx512_bf16} -mamx-tile -mamx-bf16)
+set(isa_avx_vnni ${isa_avx2} -mavxvnni)
+set(isa_avx512_vnni ${isa_avx512} -mavx512vnni)
+set(isa_amx_int8 ${isa_avx512_bf16} -mamx-tile -mamx-int8)
 
 # warpwright_cpu_kernels(LIBRARY ISAS isa… FILES file… DEPENDS …) adds CPU kernels to a library. NAME.inl is
 # compiled once for each of ISAS and NAME.ISA.cpp for the instruction set in its name, both with

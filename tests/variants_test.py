@@ -20,7 +20,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 INL_ISAS = ["avx2", "avx512"]  # CMake compiles an .inl for each of these
 NAMED_ELSEWHERE = {  # a file, the names in it that are neither its kernel's nor in its lists, and the reason
     "src/cli/program.cpp": (["cpu.avx2"], "--help has an example of WARPWRIGHT_FORCE"),
-    "src/ops/testing/check.cpp": (["cpu.avx2", "cpu.avx512", "cpu.avx512_bf16", "cpu.amx_bf16"], "what the device of a test lacks"),
+    "src/ops/testing/check.cpp": (["cpu.avx2", "cpu.avx_vnni", "cpu.avx512", "cpu.avx512_bf16", "cpu.avx512_vnni", "cpu.amx_bf16",
+                                   "cpu.amx_int8"], "what the device of a test lacks"),
     "src/ops/matmul/packed.cpp": (["cpu.avx2", "cpu.avx512", "cpu.avx512_bf16", "cpu.amx_bf16"], "kernels with a layout for weights"),
     "src/ops/variants.hpp": (["cpu.onednn"], "left out of a build without oneDNN"),
     "src/ops/matmul/variants.cpp": (["cuda.persistent", "cuda.stream_k", "cuda.block"],

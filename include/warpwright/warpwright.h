@@ -58,7 +58,7 @@ extern "C" {
  *     warpwright_abi_version() / 1000 == WARPWRIGHT_ABI_MAJOR &&
  *     warpwright_abi_version() % 1000 >= WARPWRIGHT_ABI_MINOR */
 #define WARPWRIGHT_ABI_MAJOR 1
-#define WARPWRIGHT_ABI_MINOR 4
+#define WARPWRIGHT_ABI_MINOR 5
 
 /* 1000 * major + minor version of the library. */
 WARPWRIGHT_API int32_t warpwright_abi_version(void);
@@ -96,6 +96,9 @@ enum { WARPWRIGHT_F64 = 0, WARPWRIGHT_F32 = 1, WARPWRIGHT_BF16 = 2, WARPWRIGHT_F
 enum { WARPWRIGHT_I32 = 4, WARPWRIGHT_I64 = 5, WARPWRIGHT_U8 = 6 };
 /* Since 1.4, for decoders alone: BF16 if the folder's weights are, otherwise F32. */
 enum { WARPWRIGHT_DTYPE_OF_MODEL = -1 };
+/* Since 1.5, for encoders on a CPU alone: the layers' products in int8. The rest is BF16 where the processor
+ * multiplies BF16 faster than F32, otherwise F32. */
+enum { WARPWRIGHT_INT8 = 7 };
 
 /* A device, its stream, and the kernels selected so far. */
 typedef struct warpwright_context warpwright_context;
@@ -302,7 +305,7 @@ typedef struct warpwright_encoder_options {
   int64_t max_batch_tokens;    /* 0: 16384 */
   int64_t max_batch_sequences; /* 0: max_batch_tokens, at most 4096 */
   int64_t max_length;          /* tokens of a text or a pair, with special tokens; 0: the model's */
-  warpwright_dtype dtype;      /* of weights and hidden states: F32, BF16 or, on a GPU, F16 */
+  warpwright_dtype dtype;      /* of weights and hidden states: F32, BF16, on a GPU F16, on a CPU INT8 */
   warpwright_pooling pooling;
   warpwright_normalization normalization;
   int32_t batch_invariant; /* not 0: a text's bits do not depend on the other texts in its batch */
@@ -332,9 +335,9 @@ typedef struct warpwright_encoder_info {
   int64_t vector_size; /* elements of a vector */
   int64_t labels;      /* of the classification head; 0: the model has none */
   int64_t max_batch_tokens, max_batch_sequences;
-  int64_t wasted_tokens; /* rows computed so far in addition to the given tokens */
-  int32_t has_tokenizer; /* 0: the encoder takes ids only, no texts */
-  warpwright_dtype dtype;
+  int64_t wasted_tokens;  /* rows computed so far in addition to the given tokens */
+  int32_t has_tokenizer;  /* 0: the encoder takes ids only, no texts */
+  warpwright_dtype dtype; /* of hidden states; with INT8, that of the rest */
   /* Since 1.2: the number of the model's prompts (config_sentence_transformers.json), and the index of the
    * default prompt or -1. */
   int32_t prompts, default_prompt;

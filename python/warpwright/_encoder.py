@@ -14,8 +14,8 @@ from . import _arguments, _library, _locks
 _POOLINGS = {None: 0, "mean": 1, "cls": 2, "max": 3, "mean_sqrt": 4}
 _NORMALIZATIONS = {None: 0, True: 1, False: 2}
 _RESULTS = {"vectors": 0, "logits": 1, "hidden": 2}
-_DTYPES = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
-_NAMES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_DTYPES = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 3, torch.int8: 7}
+_NAMES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8}
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _MOST_TOKENS = 2**28
 _logger = logging.getLogger("warpwright")
@@ -205,7 +205,8 @@ class Encoder:
     config  a dict, or an object with to_dict(); not for a folder
     device  "cpu", "cuda", "cuda:1", …; by default the tensors' device, or for a folder a GPU if there is one
     dtype   of weights and hidden states: torch.float32, bfloat16 or float16, or their names; by default the tensors' dtype,
-            or float32 for a folder
+            or float32 for a folder. "int8", on a CPU: the layers' products in int8; the attribute dtype is that of the rest,
+            bfloat16 where the processor multiplies it faster than float32
 
     pooling ("mean", "cls", "max", "mean_sqrt") and normalize: None takes the folder's setting.
     truncate: texts of more than max_length tokens are cut; with False they are an error.
@@ -278,9 +279,9 @@ class Encoder:
                 raise ValueError("Encoder: config is given with a folder, which has its own config")
             options.folder = _arguments.path("Encoder", "model", model)
         self.device = _arguments.device("Encoder", device)
-        self.dtype = torch.float32 if dtype is None else _arguments.named(dtype, _NAMES)
-        options.dtype = _arguments.choice("Encoder", "dtype", self.dtype, _DTYPES)
-        if self.device.type == "cpu" and self.dtype is torch.float16:
+        dtype = torch.float32 if dtype is None else _arguments.named(dtype, _NAMES)
+        options.dtype = _arguments.choice("Encoder", "dtype", dtype, _DTYPES)
+        if self.device.type == "cpu" and dtype is torch.float16:
             raise ValueError("Encoder: dtype is torch.float16, a CPU takes torch.float32 or torch.bfloat16")
         options.pooling = _arguments.choice("Encoder", "pooling", pooling, _POOLINGS)
         options.normalization = _arguments.choice("Encoder", "normalize", normalize, _NORMALIZATIONS)
@@ -300,6 +301,7 @@ class Encoder:
         for name in _INFO:
             if name != "wasted_tokens":
                 setattr(self, name, getattr(info, name))
+        self.dtype = next(of for of, number in _DTYPES.items() if number == info.dtype)
         self.has_tokenizer = bool(info.has_tokenizer)
         prompts = [self._prompt_at(i) for i in range(info.prompts)]
         self.prompts = dict(prompts)
@@ -310,7 +312,7 @@ class Encoder:
                 "special_tokens": special_tokens, "batch_tokens": batch_tokens, "batch_invariant": batch_invariant, "tf32": tf32,
                 "weights_cache": None if weights_cache is None else os.path.abspath(os.fsdecode(weights_cache)),
             }  # fmt: skip
-            settings["device"], settings["dtype"] = str(self.device), str(self.dtype).removeprefix("torch.")
+            settings["device"], settings["dtype"] = str(self.device), str(dtype).removeprefix("torch.")
             self._again = os.path.abspath(os.fsdecode(model)), settings
 
     # Bound early, because modules disappear first when the interpreter ends.

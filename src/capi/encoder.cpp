@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "capi/dtype.hpp"
+#include "ops/int8_linear/int8_linear.hpp"
 #include "runtime/file.hpp"
 #include "runtime/json.hpp"
 #include "runtime/threads.hpp"
@@ -54,11 +55,14 @@ warpwright_dtype number_of(DType dtype) {
   return dtype == DType::f16 ? WARPWRIGHT_F16 : WARPWRIGHT_F32;
 }
 
-EncoderOptions options_of(const warpwright_encoder_options& o) {
+EncoderOptions options_of(const warpwright_encoder_options& o, const DeviceInfo& device) {
   EncoderOptions options;
   check_reserved(kCreate, "options.reserved", o.reserved);
-  if (o.dtype == WARPWRIGHT_F64) fail(kCreate, "options.dtype is WARPWRIGHT_F64", "use F32, BF16 or F16");
-  options.weights.dtype = capi::dtype_of(kCreate, "options.dtype", o.dtype);
+  if (o.dtype == WARPWRIGHT_F64)
+    fail(kCreate, "options.dtype is WARPWRIGHT_F64", "use F32, BF16, F16 or INT8");
+  options.weights = o.dtype == WARPWRIGHT_INT8
+                        ? int8_options(device)
+                        : BertWeightsOptions{.dtype = capi::dtype_of(kCreate, "options.dtype", o.dtype)};
   for (const auto& [name, value] : {std::pair("max_batch_tokens", o.max_batch_tokens),
                                     {"max_batch_sequences", o.max_batch_sequences},
                                     {"max_length", o.max_length},
@@ -129,7 +133,7 @@ warpwright_encoder::warpwright_encoder(std::shared_ptr<warpwright_context> owner
     : owner(std::move(owner_)),
       context(options_of_model(*owner, o.tf32 != 0), owner->context.device().device,
               Stream::borrowed(owner->context.device().device, owner->context.stream().get())) {
-  const EncoderOptions options = options_of(o);
+  const EncoderOptions options = options_of(o, context.device());
   if (o.folder) {
     if (o.tensors || o.tensor_count || o.config) {
       fail(kCreate, "options.folder is given with tensors or config", "give one of the two");
@@ -176,6 +180,12 @@ warpwright_status warpwright_encoder_create(warpwright_context* context,
       meaning = WARPWRIGHT_UNSUPPORTED;
       fail(kCreate, "options.dtype is WARPWRIGHT_F16, and the context is a CPU's",
            "use WARPWRIGHT_F32 or WARPWRIGHT_BF16, or a GPU's context");
+    }
+    if (const std::string reason = ops::refuse_int8(device);
+        known.dtype == WARPWRIGHT_INT8 && !reason.empty()) {
+      meaning = WARPWRIGHT_UNSUPPORTED;
+      fail(kCreate, "options.dtype is WARPWRIGHT_INT8, which " + reason,
+           "use WARPWRIGHT_F32 or WARPWRIGHT_BF16");
     }
     meaning = WARPWRIGHT_FAILED;
     claim_threads(device.threads);

@@ -270,7 +270,7 @@ nlohmann::json report(Context& context, BertSession& model, const BenchEncoderFl
 // The model in the named folder, or a named size with random weights and enough positions for all lengths.
 std::shared_ptr<const BertWeights> make_weights(const Context& context, const BenchEncoderFlags& flags,
                                                 const std::vector<std::vector<std::int64_t>>& lists) {
-  const BertWeightsOptions options{.dtype = compute_dtype(flags.dtype)};
+  const BertWeightsOptions options = weights_options(flags.dtype, context.device());
   if (is_folder(flags.model)) return std::make_shared<BertWeights>(context, flags.model, options);
   BertConfig config = BertConfig::named(flags.model);
   for (const auto& list : lists) {
@@ -317,7 +317,7 @@ void add_bench_encoder(CLI::App& bench) {
   auto f = std::make_shared<BenchEncoderFlags>();
   command->add_option("--model", f->model, "minilm, bert-base, bert-large or a folder")
       ->capture_default_str();
-  add_dtype_flag(*command, f->dtype, "fp16");
+  add_dtype_flag(*command, f->dtype, "int8");
   command
       ->add_option("--lengths", f->lengths,
                    "Tokens of each text, as 5,17x3 (17 three times) or @FILE; several lists with ; between "

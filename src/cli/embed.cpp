@@ -163,8 +163,8 @@ void check_out(const EmbedFlags& flags) {
   }
 }
 
-EncoderOptions options_of(const EmbedFlags& flags) {
-  EncoderOptions options = flags.encoder.options();
+EncoderOptions options_of(const EmbedFlags& flags, const DeviceInfo& info) {
+  EncoderOptions options = flags.encoder.options(info);
   for (const ops::Pooling pooling : kPoolings) {
     if (flags.pooling == ops::name_of(pooling)) options.model.pooling = pooling;
   }
@@ -209,7 +209,7 @@ void embed(const EmbedFlags& flags, const Comm& comm) {
   }
   Context context(flags.encoder.device.context_options(flags.encoder.dtype), flags.encoder.device.place());
   require_same_input(comm, flags.input.input, "--input", context);
-  EncoderOptions options = options_of(flags);
+  EncoderOptions options = options_of(flags, context.device());
   Buffer bias;
   options.model.attention =
       flags.attention.load(context, read_bert_config(flags.encoder.model), options.weights.dtype, bias);

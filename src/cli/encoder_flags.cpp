@@ -33,7 +33,7 @@ void prepare_named_cache(const std::filesystem::path& folder) {
 
 UsageError naming_flag(const UsageError& error) {
   for (const auto& [option, flag] :
-       {std::pair("max_length", "--max-length"), {"batch_tokens", "--batch-tokens"}}) {
+       {std::pair("max_length", "--max-length"), {"batch_tokens", "--batch-tokens"}, {"dtype", "--dtype"}}) {
     if (error.where() == option) return {error.problem(), flag, error.remedy()};
   }
   return error;
@@ -50,7 +50,7 @@ void EncoderFlags::add_to(CLI::App& command) {
   command.add_option("--batch-tokens", batch_tokens, "Most tokens of a batch: sizes the memory")
       ->capture_default_str()
       ->check(at_least(1));
-  add_dtype_flag(command, dtype, "fp16");
+  add_dtype_flag(command, dtype, "int8");
   command
       .add_option("--weights-cache", weights_cache,
                   "Folder where processes share the weights in the layout of a CPU's kernels; none, or auto "
@@ -62,13 +62,18 @@ void EncoderFlags::add_to(CLI::App& command) {
   device.add_to(command);
 }
 
-EncoderOptions EncoderFlags::options() const {
+BertWeightsOptions weights_options(const std::string& dtype, const DeviceInfo& device) {
+  if (dtype != "int8") return {.dtype = compute_dtype(dtype)};
+  return naming_flags([&] { return int8_options(device); });
+}
+
+EncoderOptions EncoderFlags::options(const DeviceInfo& info) const {
   EncoderOptions options;
+  options.weights = weights_options(dtype, info);
   options.weights.cache = weights_cache == "auto"   ? users_cache_folder()
                           : weights_cache == "none" ? std::filesystem::path()
                                                     : std::filesystem::path(weights_cache);
   if (weights_cache != "auto") prepare_named_cache(options.weights.cache);
-  options.weights.dtype = compute_dtype(dtype);
   options.model.max_batch_tokens = batch_tokens;
   options.model.batch_invariant = batch_invariant;
   options.max_length = max_length;

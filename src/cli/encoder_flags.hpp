@@ -24,6 +24,9 @@ auto naming_flags(const Make& make) {
   }
 }
 
+// The options that --dtype means on this device. UsageError as for EncoderFlags::options.
+BertWeightsOptions weights_options(const std::string& dtype, const DeviceInfo& device);
+
 struct EncoderFlags {
   std::filesystem::path model;
   std::string weights_cache = "auto";
@@ -33,8 +36,8 @@ struct EncoderFlags {
   DeviceFlags device;
 
   void add_to(CLI::App& command);
-  // UsageError for an unknown name.
-  EncoderOptions options() const;
+  // UsageError for an unknown name, and for int8 on a device that has no kernels for it.
+  EncoderOptions options(const DeviceInfo& info) const;
 };
 
 }  // namespace warpwright::cli

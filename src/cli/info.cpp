@@ -21,9 +21,12 @@ nlohmann::json describe_cpu(const DeviceInfo& device) {
           {"affinity_processors", threads.processors},
           {"cgroup_quota_processors", quota},
           {"avx2", device.cpu.avx2},
+          {"avx_vnni", device.cpu.avx_vnni},
           {"avx512", device.cpu.avx512},
+          {"avx512_vnni", device.cpu.avx512_vnni},
           {"avx512_bf16", device.cpu.avx512_bf16},
           {"amx_bf16", device.cpu.amx_bf16},
+          {"amx_int8", device.cpu.amx_int8},
           {"l1_bytes", device.l1_bytes},
           {"l2_bytes", device.l2_bytes},
           {"l3_bytes", device.l3_bytes},
@@ -64,10 +67,12 @@ void print_table(const DeviceInfo& cpu, const std::vector<DeviceInfo>& gpus) {
   const auto yes = [](bool has) { return has ? "yes" : "no"; };
   const DefaultThreads threads = default_threads();
   fmt::print(
-      "warpwright {}\n{}: {} threads, from {}; {} memory; AVX2 {}, AVX-512 {}, AVX512_BF16 {}, AMX bf16 {}\n",
+      "warpwright {}\n{}: {} threads, from {}; {} memory; AVX2 {}, AVX-512 {}, AVX512_BF16 {}, VNNI {}, AMX "
+      "bf16 {}, int8 {}\n",
       WARPWRIGHT_VERSION, cpu.name, threads.threads, threads.reason(),
       human_bytes(static_cast<double>(cpu.memory_bytes)), yes(cpu.cpu.avx2), yes(cpu.cpu.avx512),
-      yes(cpu.cpu.avx512_bf16), yes(cpu.cpu.amx_bf16));
+      yes(cpu.cpu.avx512_bf16), yes(cpu.cpu.avx512_vnni || cpu.cpu.avx_vnni), yes(cpu.cpu.amx_bf16),
+      yes(cpu.cpu.amx_int8));
   for (const DeviceInfo& gpu : gpus) {
     fmt::print("cuda:{}: {}, compute capability {}.{}, {} multiprocessors, {} memory\n", gpu.device.index,
                gpu.name, gpu.gpu.major, gpu.gpu.minor, gpu.gpu.multiprocessors,

@@ -124,9 +124,9 @@ std::vector<TextPair> pairs_of(const std::string& query, const TextWindow& windo
 }
 
 void rank(const RankFlags& flags, const Comm& comm) {
-  EncoderOptions options = flags.encoder.options();
-  options.truncation = named(kTruncations, flags.truncation, "--truncation").value;
   Context context(flags.encoder.device.context_options(flags.encoder.dtype), flags.encoder.device.place());
+  EncoderOptions options = flags.encoder.options(context.device());
+  options.truncation = named(kTruncations, flags.truncation, "--truncation").value;
   require_same_input(comm, flags.input.input, "--input", context);
   Encoder encoder = naming_flags([&] { return Encoder(context, flags.encoder.model, options); });
   const auto labels = static_cast<std::size_t>(encoder.labels());

@@ -3,6 +3,7 @@
 #include "model/attention_views.hpp"
 #include "ops/attention/attention.hpp"
 #include "ops/embedding_layernorm/embedding_layernorm.hpp"
+#include "ops/int8_linear/int8_linear.hpp"
 #include "ops/matmul/matmul.hpp"
 #include "ops/norm/norm.hpp"
 #include "ops/pooling/pooling.hpp"
@@ -35,6 +36,16 @@ Products products_of(const BertConfig& config, const BertBlock& p, const BertAct
           .fcproj = product(p.fcproj, {}, a.fc, a.other)};
 }
 
+void linear(Context& ctx, const BertLinear& l, const MatmulForward& args) {
+  if (!l.int8) return matmul_forward(ctx, args);
+  int8_linear(ctx, {.x = args.x,
+                    .weight = args.weight,
+                    .bias = args.bias,
+                    .out = args.out,
+                    .activation = args.activation,
+                    .packed = args.packed});
+}
+
 // A linear layer over one row per sequence.
 void sequence_linear(Context& ctx, const BertActivations& a, const BertLinear& p, const Tensor& x,
                      const Tensor& out, Activation activation = Activation::none) {
@@ -62,7 +73,7 @@ void add_and_normalize(Context& ctx, const BertActivations& a, const Tensor& y_b
 
 void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, const BertActivations& a) {
   const Products products = products_of(config, p, a);
-  matmul_forward(ctx, products.qkv);
+  linear(ctx, p.qkv, products.qkv);
   attention_forward(ctx, {.q = part(a.qkv, 0),
                           .k = part(a.qkv, 1),
                           .v = part(a.qkv, 2),
@@ -76,10 +87,10 @@ void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, c
                           .visible = a.visible,
                           .batch_invariant = a.batch_invariant,
                           .max_seqlen = config.max_length()});
-  matmul_forward(ctx, products.attproj);
+  linear(ctx, p.attproj, products.attproj);
   add_and_normalize(ctx, a, p.attproj.bias, p.attnorm_weight, p.attnorm_bias, config.eps);
-  matmul_forward(ctx, products.fc);
-  matmul_forward(ctx, products.fcproj);
+  linear(ctx, p.fc, products.fc);
+  linear(ctx, p.fcproj, products.fcproj);
   add_and_normalize(ctx, a, p.fcproj.bias, p.outnorm_weight, p.outnorm_bias, config.eps);
 }
 

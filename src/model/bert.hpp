@@ -16,9 +16,10 @@
 namespace warpwright {
 
 struct BertLinear {
-  Tensor weight;    // (out, in); without data if there is `packed`
-  Tensor bias;      // (out)
-  Tensor packed{};  // the weight as ops/matmul/packed.hpp lays it out, if the device's kernels take that
+  Tensor weight;      // (out, in); without data if there is `packed`
+  Tensor bias;        // (out)
+  Tensor packed{};    // the weight as ops/matmul/packed.hpp lays it out, if the device's kernels take that
+  bool int8 = false;  // the product is in int8, and packed as ops/int8_linear lays it out
 };
 
 struct BertBlock {

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "ops/int8_linear/int8_linear.hpp"
 #include "ops/matmul/packed.hpp"
+#include "runtime/philox.hpp"
 
 namespace warpwright {
 namespace {
@@ -18,28 +20,51 @@ using Layer = BertPackedWeights::Layer;
 
 constexpr std::size_t kHeaderBytes = 4096;
 
-// Shape and place of each weight of a layer.
+// The layout that a device's kernels take.
+struct Layout {
+  std::string name;  // "" if they take none
+  DType dtype;       // of the weights that are packed
+  bool int8;
+  const DeviceInfo& device;
+
+  // Weights are rounded to int8 from fp32, whatever the dtype of the rest.
+  Layout(DType rest, bool int8_, const DeviceInfo& device_)
+      : name(int8_ ? ops::int8_layout(device_) : ops::packed_layout(rest, device_)),
+        dtype(int8_ ? DType::f32 : rest),
+        int8(int8_),
+        device(device_) {}
+
+  std::int64_t bytes(std::int64_t N, std::int64_t K) const {
+    return int8 ? ops::int8_packed_bytes(N, K) : ops::packed_bytes(N, K, dtype, device);
+  }
+  void pack(const Context& context, const Tensor& weight, const Tensor& packed) const {
+    int8 ? ops::int8_pack(context, weight, packed) : ops::pack_weight(context, weight, packed);
+  }
+};
+
+// Name, shape and place of each weight of a layer.
 struct Part {
+  const char* name;
   Tensor Layer::*packed;
   BertLinear BertBlock::*linear;
   std::int64_t out, in;
 };
 std::vector<Part> parts_of(const BertConfig& c) {
   const std::int64_t H = c.hidden, I = c.intermediate;
-  return {{.packed = &Layer::qkv, .linear = &BertBlock::qkv, .out = 3 * H, .in = H},
-          {.packed = &Layer::attproj, .linear = &BertBlock::attproj, .out = H, .in = H},
-          {.packed = &Layer::fc, .linear = &BertBlock::fc, .out = I, .in = H},
-          {.packed = &Layer::fcproj, .linear = &BertBlock::fcproj, .out = H, .in = I}};
+  return {{.name = "qkv", .packed = &Layer::qkv, .linear = &BertBlock::qkv, .out = 3 * H, .in = H},
+          {.name = "attproj", .packed = &Layer::attproj, .linear = &BertBlock::attproj, .out = H, .in = H},
+          {.name = "fc", .packed = &Layer::fc, .linear = &BertBlock::fc, .out = I, .in = H},
+          {.name = "fcproj", .packed = &Layer::fcproj, .linear = &BertBlock::fcproj, .out = H, .in = I}};
 }
 
 // Views of the weights from `data` on, which is null to learn the size alone.
-std::vector<Layer> views(std::byte* data, const BertConfig& config, DType dtype, const DeviceInfo& device,
+std::vector<Layer> views(std::byte* data, const BertConfig& config, const Layout& layout,
                          std::size_t& bytes) {
   std::vector<Layer> layers(static_cast<std::size_t>(config.layers));
   bytes = 0;
   for (Layer& layer : layers) {
     for (const Part& part : parts_of(config)) {
-      const std::int64_t size = ops::packed_bytes(part.out, part.in, dtype, device);
+      const std::int64_t size = layout.bytes(part.out, part.in);
       layer.*part.packed = Tensor(data ? data + bytes : nullptr, DType::u8, {size});
       bytes += static_cast<std::size_t>(size);
     }
@@ -63,22 +88,26 @@ bool is_whole(const MappedFile& file, const std::string& layout, const std::stri
   return std::ranges::equal(std::as_bytes(std::span(header)), all.first(kHeaderBytes));
 }
 
-// The weights of a model's file in the layout of packed_layout.
-Buffer lay_out(const Context& context, const BertFile& file, const BertConfig& config, DType dtype,
-               std::size_t bytes) {
+// The weights in this layout. fill(l, part, weight) sets a weight of layer l.
+template <class Fill>
+Buffer lay_out(const Context& context, const BertConfig& config, const Layout& layout, Fill&& fill) {
+  std::size_t bytes = 0, largest = 0;
+  views(nullptr, config, layout, bytes);
   Buffer memory(bytes, Device{}, "packed weights");
-  const std::vector<Layer> layers = views(memory.data(), config, dtype, context.device(), bytes);
-  std::size_t largest = 0;
+  const std::vector<Layer> layers = views(memory.data(), config, layout, bytes);
   for (const Part& part : parts_of(config)) {
-    largest = std::max(largest, Tensor(nullptr, dtype, {part.out, part.in}).bytes());
+    largest = std::max(largest, Tensor(nullptr, layout.dtype, {part.out, part.in}).bytes());
   }
-  const Buffer weight(largest, Device{}, "a weight");
+  const Buffer buffer(largest, Device{}, "a weight");
   for (std::size_t l = 0; l < layers.size(); ++l) {
     for (const Part& part : parts_of(config)) {
-      BertBlock block;
-      (block.*part.linear).weight = Tensor(weight.data(), dtype, {part.out, part.in});
-      file.load_layer(l, block);
-      ops::pack_weight(context, (block.*part.linear).weight, layers[l].*part.packed);
+      const Tensor weight(buffer.data(), layout.dtype, {part.out, part.in});
+      fill(l, part, weight);
+      try {
+        layout.pack(context, weight, layers[l].*part.packed);
+      } catch (const Error& error) {
+        throw Error(error.problem(), fmt::format("layer {}'s {}", l, part.name), "use fp32 or bf16");
+      }
     }
   }
   return memory;
@@ -115,33 +144,38 @@ void write(const fs::path& path, const std::string& header, std::span<const std:
 }  // namespace
 
 std::optional<BertPackedWeights> BertPackedWeights::open(const Context& context, const BertFile& file,
-                                                         const BertConfig& config, DType dtype,
+                                                         const BertConfig& config, DType dtype, bool int8,
                                                          const fs::path& cache) {
-  const std::string layout = ops::packed_layout(dtype, context.device());
-  if (layout.empty()) return std::nullopt;
+  const Layout layout(dtype, int8, context.device());
+  if (layout.name.empty()) return std::nullopt;
   std::size_t bytes = 0;
-  views(nullptr, config, dtype, context.device(), bytes);
+  views(nullptr, config, layout, bytes);
   BertPackedWeights weights;
   const auto use = [&](const std::byte* data) {
     // Nothing writes through a view of a weight that MatmulForward only reads.
-    weights.layers_ = views(const_cast<std::byte*>(data), config, dtype, context.device(), bytes);
+    weights.layers_ = views(const_cast<std::byte*>(data), config, layout, bytes);
     return std::move(weights);
   };
   const std::string model = cache.empty() ? "" : file.checksum();
-  const fs::path path = cache / fmt::format("{}.{}.weights", model.substr(model.find(':') + 1), layout);
+  const fs::path path = cache / fmt::format("{}.{}.weights", model.substr(model.find(':') + 1), layout.name);
   const auto map = [&] {
     weights.file_ = MappedFile(path, Mapping::always, Links::never);
-    return is_whole(weights.file_, layout, model, bytes);
+    return is_whole(weights.file_, layout.name, model, bytes);
   };
   try {
     if (!cache.empty() && map()) return use(weights.file_.bytes().data() + kHeaderBytes);
   } catch (const Error&) {  // it is not there or cannot be read, and is laid out again
   }
-  weights.memory_ = lay_out(context, file, config, dtype, bytes);
+  weights.memory_ =
+      lay_out(context, config, layout, [&](std::size_t l, const Part& part, const Tensor& weight) {
+        BertBlock block;
+        (block.*part.linear).weight = weight;
+        file.load_layer(l, block);
+      });
   const std::span<const std::byte> laid_out(weights.memory_.data(), bytes);
   try {
     if (!cache.empty()) {
-      write(path, header_of(layout, model, laid_out), laid_out);
+      write(path, header_of(layout.name, model, laid_out), laid_out);
       if (map()) {
         weights.memory_ = Buffer();
         return use(weights.file_.bytes().data() + kHeaderBytes);
@@ -150,6 +184,24 @@ std::optional<BertPackedWeights> BertPackedWeights::open(const Context& context,
   } catch (const Error&) {  // the cache may be read-only, or full
   }
   return use(laid_out.data());
+}
+
+BertPackedWeights BertPackedWeights::random_int8(const Context& context, const BertConfig& config) {
+  constexpr std::uint32_t kPurpose = 0x494e5438;  // its own random stream: "INT8"
+  const Layout layout(DType::f32, true, context.device());
+  std::uint32_t index = 0;
+  std::size_t bytes = 0;
+  BertPackedWeights weights;
+  weights.memory_ = lay_out(context, config, layout, [&](std::size_t, const Part&, const Tensor& weight) {
+    const PhiloxStream stream(1, kPurpose, index++);
+    auto* data = weight.as<float>();
+#pragma omp parallel for schedule(static) num_threads(context.threads())
+    for (std::int64_t i = 0; i < weight.elements(); ++i) {
+      data[i] = static_cast<float>(0.02 * stream.normal(static_cast<std::uint64_t>(i)));
+    }
+  });
+  weights.layers_ = views(weights.memory_.data(), config, layout, bytes);
+  return weights;
 }
 
 }  // namespace warpwright

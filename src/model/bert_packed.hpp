@@ -1,6 +1,6 @@
-// An encoder's linear layers laid out once for the processor's kernels (ops/matmul/packed.hpp): in a file
-// that processes map and share, or in the process's own memory. Both hold the same bytes, so a vector's bits
-// do not depend on the file.
+// An encoder's linear layers laid out once for the processor's kernels (ops/matmul/packed.hpp; in int8,
+// ops/int8_linear): in a file that processes map and share, or in the process's own memory. Both hold the
+// same bytes, so a vector's bits do not depend on the file.
 //
 //   line      "warpwright packed weights 1 LAYOUT MODEL BYTES CHECKSUM\n", with NULs up to 4,096 bytes:
 //             the layout's name, the checksum of the model's weights, and the length and checksum of the
@@ -26,10 +26,13 @@ class BertPackedWeights {
  public:
   // Takes the weights from the model's file in `cache`, a folder; makes folder and file if they are missing.
   // With an empty `cache`, or one that cannot be used, the weights are laid out in memory. Returns nothing if
-  // the Context's device takes no packed weights of the dtype, or a variant is forced that takes none.
+  // the Context's device takes no packed weights of the dtype, or a variant is forced that takes none. In
+  // int8, a weight that is not finite is an Error.
   static std::optional<BertPackedWeights> open(const Context& context, const BertFile& file,
-                                               const BertConfig& config, DType dtype,
+                                               const BertConfig& config, DType dtype, bool int8,
                                                const std::filesystem::path& cache);
+  // Random weights in int8, for benches.
+  static BertPackedWeights random_int8(const Context& context, const BertConfig& config);
 
   // A layer's weights, read-only.
   struct Layer {

@@ -643,7 +643,7 @@ TEST_F(BertFolder, ARenamedModelDoesNotPoisonTheCache) {
   const BertConfig config = read_bert_config(model);
   const BertFile mapped(model, config);
   fs::rename(folder / "other", model / "model.safetensors");
-  BertPackedWeights::open(context, mapped, config, DType::f32, cache);
+  BertPackedWeights::open(context, mapped, config, DType::f32, false, cache);
   EXPECT_EQ(hidden(model, cache), hidden(model, {}));
   EXPECT_EQ(hidden(folder_of("bert"), cache), hidden(folder_of("bert"), {}));
   EXPECT_EQ(std::distance(fs::directory_iterator(cache), fs::directory_iterator()), 2);

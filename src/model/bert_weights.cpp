@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "core/error.hpp"
+#include "ops/int8_linear/int8_linear.hpp"
 #include "runtime/host_view.hpp"
 #include "runtime/philox.hpp"
 #include "runtime/threads.hpp"
@@ -12,7 +14,8 @@ namespace warpwright {
 namespace {
 
 BertParameters allocate_parameters(const BertConfig& c, const BertPooling& pooling, bool classifier,
-                                   DType dtype, const BertPackedWeights* packed, Allocator& allocator) {
+                                   DType dtype, bool int8, const BertPackedWeights* packed,
+                                   Allocator& allocator) {
   const auto in = [&](const std::string& name, const Shape& shape, DType as) {
     return allocator.allocate(name, as, shape, Category::parameters);
   };
@@ -23,10 +26,15 @@ BertParameters allocate_parameters(const BertConfig& c, const BertPooling& pooli
   };
   const auto packed_linear = [&](const std::string& name, std::int64_t to, std::int64_t from,
                                  Tensor BertPackedWeights::Layer::*part, std::size_t l) {
-    if (!packed) return linear(name, to, from);
+    if (!packed) {
+      BertLinear plain = linear(name, to, from);
+      plain.int8 = int8;
+      return plain;
+    }
     return BertLinear{.weight = Tensor(nullptr, dtype, {to, from}),
                       .bias = in(name + ".bias", {to}, dtype),
-                      .packed = packed->layer(l).*part};
+                      .packed = packed->layer(l).*part,
+                      .int8 = int8};
   };
   using Packed = BertPackedWeights::Layer;
   BertParameters p;
@@ -83,7 +91,7 @@ void randomize(const BertParameters& p) {
   };
   const auto matrix = [&](const Tensor& tensor) { fill_with(tensor, 0, 0.02); };
   const auto linear = [&](const BertLinear& l) {
-    matrix(l.weight);
+    if (!l.packed) matrix(l.weight);
     fill_with(l.bias, 0, 0);
   };
   const auto norm = [&](const Tensor& weight, const Tensor& bias) {
@@ -101,14 +109,23 @@ void randomize(const BertParameters& p) {
 
 }  // namespace
 
+BertWeightsOptions int8_options(const DeviceInfo& device) {
+  if (const std::string reason = ops::refuse_int8(device); !reason.empty()) {
+    throw UsageError("int8 " + reason, "dtype", "use fp32 or bf16");
+  }
+  const bool fast_bf16 = device.cpu.amx_bf16 || device.cpu.fast_bf16_dot();
+  return {.dtype = fast_bf16 ? DType::bf16 : DType::f32, .int8 = true};
+}
+
 BertWeights::BertWeights(const Context& context, const std::filesystem::path& folder,
                          const BertWeightsOptions& options)
     : config_(read_bert_config(folder)),
       pooling_(read_bert_pooling(folder, config_)),
       dtype_(options.dtype),
+      int8_(options.int8),
       device_(context.device().device) {
   const BertFile file(folder, config_);
-  packed_ = BertPackedWeights::open(context, file, config_, dtype_, options.cache);
+  packed_ = BertPackedWeights::open(context, file, config_, dtype_, int8_, options.cache);
   allocate(file.has_classifier());
   file.load(parameters());
   for (std::size_t i = 0; i < pooling_.dense.size(); ++i) {
@@ -118,17 +135,18 @@ BertWeights::BertWeights(const Context& context, const std::filesystem::path& fo
 
 BertWeights::BertWeights(const Context& context, const BertConfig& config, std::vector<BertTensor> tensors,
                          const BertWeightsOptions& options)
-    : config_(config), dtype_(options.dtype), device_(context.device().device) {
+    : config_(config), dtype_(options.dtype), int8_(options.int8), device_(context.device().device) {
   config_.validate("the encoder's config");
   const BertFile file(std::move(tensors), "the encoder's tensors", config_);
-  packed_ = BertPackedWeights::open(context, file, config_, dtype_, {});
+  packed_ = BertPackedWeights::open(context, file, config_, dtype_, int8_, {});
   allocate(file.has_classifier());
   file.load(parameters());
 }
 
 BertWeights::BertWeights(const Context& context, const BertConfig& config, const BertWeightsOptions& options)
-    : config_(config), dtype_(options.dtype), device_(context.device().device) {
+    : config_(config), dtype_(options.dtype), int8_(options.int8), device_(context.device().device) {
   config_.validate("the encoder's config");
+  if (int8_) packed_ = BertPackedWeights::random_int8(context, config_);
   allocate(false);
   randomize(parameters());
 }
@@ -136,7 +154,7 @@ BertWeights::BertWeights(const Context& context, const BertConfig& config, const
 void BertWeights::allocate(bool classifier) {
   const BertPackedWeights* packed = packed_ ? &*packed_ : nullptr;
   parameters_.emplace([=, this](Allocator& allocator) {
-    return allocate_parameters(config_, pooling_, classifier, dtype_, packed, allocator);
+    return allocate_parameters(config_, pooling_, classifier, dtype_, int8_, packed, allocator);
   });
   parameters_->take(device_);
 }

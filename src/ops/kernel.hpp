@@ -47,7 +47,19 @@ consteval KernelName operator+(KernelName name, const char* ending) {
 
 // The hardware that a kernel needs. It is checked first: no other function of the kernel runs on a device
 // without it.
-enum class Needs : std::uint8_t { cpu, avx2, avx512, avx512_bf16, amx_bf16, gpu, tf32, hopper };
+enum class Needs : std::uint8_t {
+  cpu,
+  avx2,
+  avx_vnni,
+  avx512,
+  avx512_vnni,
+  avx512_bf16,
+  amx_bf16,
+  amx_int8,
+  gpu,
+  tf32,
+  hopper
+};
 // The reason why this device does not meet the need; "" if it does.
 std::string refuse_device(Needs needs, const DeviceInfo& device);
 

@@ -88,6 +88,14 @@ std::string refuse_device(Needs needs, const DeviceInfo& device) {
       return gpu ? "runs on a CPU" : device.cpu.avx512_bf16 ? "" : "needs AVX512_BF16";
     case Needs::amx_bf16:
       return gpu ? "runs on a CPU" : device.cpu.amx_bf16 ? "" : "the processor or the system offers no AMX";
+    case Needs::avx_vnni:
+      return gpu ? "runs on a CPU" : device.cpu.avx_vnni ? "" : "needs AVX-VNNI";
+    case Needs::avx512_vnni:
+      return gpu ? "runs on a CPU" : device.cpu.avx512_vnni ? "" : "needs AVX512_VNNI";
+    case Needs::amx_int8:
+      return gpu                   ? "runs on a CPU"
+             : device.cpu.amx_int8 ? ""
+                                   : "the processor or the system offers no AMX for int8";
     case Needs::gpu:
       return gpu ? "" : "runs on an NVIDIA GPU";
     case Needs::tf32:

@@ -56,7 +56,14 @@ TEST(Registry, RefusalsAreAboutTheDevice) {
       }
     }
   }
-  device.cpu = {.avx2 = true, .avx512 = true, .avx512_bf16 = true, .avx512_fp16 = true, .amx_bf16 = true};
+  device.cpu = {.avx2 = true,
+                .avx_vnni = true,
+                .avx512 = true,
+                .avx512_vnni = true,
+                .avx512_bf16 = true,
+                .avx512_fp16 = true,
+                .amx_bf16 = true,
+                .amx_int8 = true};
   for (const OpInfo& op : all_ops(device)) {
     for (const VariantInfo& variant : op.variants) {
       const bool gpu = variant.name.rfind("cuda.", 0) == 0;

@@ -32,15 +32,18 @@ CpuFeatures detect_cpu_features() {
                     __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                     __builtin_cpu_supports("avx512vl");
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  // CPUID leaf 7: EDX bit 22 is AMX-BF16, bit 23 is AVX512_FP16, bit 24 is AMX-TILE; in subleaf 1, EAX bit 5
-  // is AVX512_BF16 (Intel SDM volume 2A).
+  // CPUID leaf 7: ECX bit 11 is AVX512_VNNI; EDX bit 22 is AMX-BF16, bit 23 AVX512_FP16, bit 24 AMX-TILE, bit
+  // 25 AMX-INT8. In subleaf 1, EAX bit 4 is AVX-VNNI, bit 5 AVX512_BF16 (Intel SDM volume 2A).
   if (features.avx512 && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
-    const bool amx = (edx & (1u << 22)) && (edx & (1u << 24));
-    features.amx_bf16 = amx && request_amx_permission();
+    const bool tiles = (edx & (1u << 24)) && request_amx_permission();
+    features.amx_bf16 = tiles && (edx & (1u << 22));
+    features.amx_int8 = tiles && (edx & (1u << 25));
     features.avx512_fp16 = edx & (1u << 23);
+    features.avx512_vnni = ecx & (1u << 11);
   }
-  if (features.avx512 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) {
-    features.avx512_bf16 = eax & (1u << 5);
+  if (features.avx2 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) {
+    features.avx_vnni = eax & (1u << 4);
+    features.avx512_bf16 = features.avx512 && (eax & (1u << 5));
   }
   return features;
 }

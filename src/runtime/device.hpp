@@ -18,10 +18,13 @@ using ForcedChoices = std::map<std::string, std::string>;
 // Instruction sets that both the processor and the operating system offer.
 struct CpuFeatures {
   bool avx2 = false;         // with FMA and F16C
+  bool avx_vnni = false;     // with AVX2
   bool avx512 = false;       // F, BW, DQ, VL
+  bool avx512_vnni = false;  // with AVX-512
   bool avx512_bf16 = false;  // with AVX-512
   bool avx512_fp16 = false;  // with AVX-512
   bool amx_bf16 = false;     // with AVX-512 and the kernel's permission to use tile registers
+  bool amx_int8 = false;     // the same
 
   // True if vdpbf16ps does more multiply-adds per second than fp32's instructions. A Zen 4 does twice as
   // many with it. Intel's processors with AMX do half as many. They all have AVX512_FP16, which Zen 4 and Zen

@@ -115,5 +115,20 @@ inline vec activation_derivative(vec x) {
   return set1(1.0f);
 }
 
+inline vec activate(Activation activation, vec x) {
+  switch (activation) {
+    case Activation::gelu_tanh:
+      return gelu_tanh(x);
+    case Activation::gelu_erf:
+      return gelu_erf(x);
+    case Activation::relu:
+      return relu(x);
+    case Activation::tanh:
+      return tanh(x);
+    default:
+      return x;
+  }
+}
+
 }  // namespace
 }  // namespace warpwright::ops::simd

@@ -1,5 +1,5 @@
 // The names of the instruction set for which the including file is compiled: WARPWRIGHT_ISA is avx2, avx512,
-// avx512_bf16 or amx_bf16.
+// avx512_bf16, amx_bf16, or one for int8 (avx_vnni, avx512_vnni, amx_int8).
 #pragma once
 
 #include "ops/kernel.hpp"

@@ -17,8 +17,10 @@ DeviceInfo device_for(std::string_view variant) {
 std::string missing_for(std::string_view variant) {
   if (variant.starts_with("cuda.")) return cuda_device_count() > 0 ? "" : "needs an NVIDIA GPU";
   for (const auto& [name, needs] :
-       {std::pair("cpu.avx2", Needs::avx2), std::pair("cpu.avx512_bf16", Needs::avx512_bf16),
-        std::pair("cpu.avx512", Needs::avx512), std::pair("cpu.amx_bf16", Needs::amx_bf16)}) {
+       {std::pair("cpu.avx2", Needs::avx2), std::pair("cpu.avx_vnni", Needs::avx_vnni),
+        std::pair("cpu.avx512_bf16", Needs::avx512_bf16), std::pair("cpu.avx512_vnni", Needs::avx512_vnni),
+        std::pair("cpu.avx512", Needs::avx512), std::pair("cpu.amx_bf16", Needs::amx_bf16),
+        std::pair("cpu.amx_int8", Needs::amx_int8)}) {
     if (variant.starts_with(name)) return refuse_device(needs, device_for(variant));
   }
   return "";

@@ -86,21 +86,6 @@ struct Place {
   bool first, last;  // of the chunks of the depth
 };
 
-inline vec apply(Activation activation, vec v) {
-  switch (activation) {
-    case Activation::gelu_tanh:
-      return gelu_tanh(v);
-    case Activation::gelu_erf:
-      return gelu_erf(v);
-    case Activation::relu:
-      return relu(v);
-    case Activation::tanh:
-      return tanh(v);
-    default:
-      return v;
-  }
-}
-
 inline vec apply_derivative(Activation activation, vec v, vec preact) {
   switch (activation) {
     case Activation::gelu_tanh:
@@ -122,7 +107,7 @@ inline vec finish(const Epilogue<T, Out>& e, vec v, std::int64_t row, std::int64
   T* preact = e.preact ? e.preact + row * e.ld_preact + col : nullptr;
   if (e.gradient) return apply_derivative(e.activation, v, load_lanes(preact, n));
   if (preact) store_lanes(preact, v, n);
-  v = apply(e.activation, v) * set1(e.scale);
+  v = activate(e.activation, v) * set1(e.scale);
   return e.residual ? load_lanes(e.residual + row * e.ld_residual + col, n) + v : v;
 }
 

@@ -1,0 +1,151 @@
+// Encoders whose products are in int8, on tiny random models.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "core/error.hpp"
+#include "model/bert_session.hpp"
+#include "model/safetensors.hpp"
+#include "ops/int8_linear/int8_linear.hpp"
+#include "runtime/test_folder.hpp"
+
+namespace warpwright {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path model_folder(const std::string& model) {
+  return fs::path(WARPWRIGHT_TESTDATA) / "bert" / model;
+}
+
+PackedBatch some_texts() {
+  PackedBatch batch;
+  for (const int length : {1, 3, 17, 9}) {
+    std::vector<std::int32_t> ids;
+    for (int i = 0; i < length; ++i) ids.push_back(2 + (7 * i + length) % 20);
+    batch.append(ids);
+  }
+  return batch;
+}
+
+std::vector<float> hidden_states(Context& context, std::shared_ptr<const BertWeights> weights) {
+  const PackedBatch batch = some_texts();
+  BertSession model(context, std::move(weights), {.max_batch_tokens = 100});
+  std::vector<float> states(batch.tokens.size() * static_cast<std::size_t>(model.config().hidden));
+  model.hidden(batch, states);
+  return states;
+}
+
+double distance_of(const std::vector<float>& out, const std::vector<float>& wanted) {
+  EXPECT_EQ(out.size(), wanted.size());
+  double error = 0, norm = 0;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const auto w = static_cast<double>(wanted[i]), d = static_cast<double>(out[i]) - w;
+    error += d * d;
+    norm += w * w;
+  }
+  return std::sqrt(error / norm);
+}
+
+class BertInt8 : public TestFolder {
+ protected:
+  void SetUp() override {
+    TestFolder::SetUp();
+    if (const std::string reason = ops::refuse_int8(context.device()); !reason.empty())
+      GTEST_SKIP() << reason;
+  }
+  std::vector<float> states_of(const std::string& model, const BertWeightsOptions& options) {
+    return hidden_states(context, std::make_shared<BertWeights>(context, model_folder(model), options));
+  }
+
+  Context context{ContextOptions{}};
+};
+
+TEST_F(BertInt8, IsCloseToFp32) {
+  for (const auto& entry : fs::directory_iterator(fs::path(WARPWRIGHT_TESTDATA) / "bert")) {
+    if (!fs::exists(entry.path() / "golden.safetensors")) continue;
+    const std::string model = entry.path().filename();
+    const std::vector<float> wanted = states_of(model, {});
+    for (const DType rest : {DType::f32, DType::bf16}) {
+      const double error = distance_of(states_of(model, {.dtype = rest, .int8 = true}), wanted);
+      EXPECT_LT(error, 0.05) << model << ", the rest in " << name_of(rest);
+      EXPECT_GT(error, 1e-4) << model << ": the products are not in int8";
+    }
+  }
+}
+
+// The reference takes no packed weights, so it rounds those of the model in every call.
+TEST_F(BertInt8, IsCloseToItsReference) {
+  ContextOptions options;
+  options.force["int8_linear"] = "reference";
+  Context slow(options);
+  const BertWeightsOptions int8{.int8 = true};
+  const auto wanted = hidden_states(slow, std::make_shared<BertWeights>(slow, model_folder("bert"), int8));
+  // A sum that is rounded to the other side of a tie changes an activation by 1/127 of its row's largest.
+  EXPECT_LT(distance_of(states_of("bert", int8), wanted), 2e-3);
+}
+
+TEST_F(BertInt8, HasAFileOfItsOwnInTheCache) {
+  const fs::path cache = folder / "cache";
+  const std::vector<float> fp32 = states_of("bert", {.cache = cache});
+  const BertWeightsOptions int8{.int8 = true, .cache = cache};
+  const std::vector<float> wanted = states_of("bert", {.int8 = true});
+  EXPECT_EQ(states_of("bert", int8), wanted);  // made
+  EXPECT_EQ(states_of("bert", int8), wanted);  // mapped
+  EXPECT_EQ(states_of("bert", {.cache = cache}), fp32);
+}
+
+TEST_F(BertInt8, NamesAWeightThatIsNotFinite) {
+  const SafetensorsFile file(model_folder("bert") / "model.safetensors");
+  std::vector<std::vector<std::byte>> copies;
+  std::vector<BertTensor> tensors;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    const auto bytes = file.bytes(entry);
+    copies.emplace_back(bytes.begin(), bytes.end());
+    if (entry.name.ends_with("encoder.layer.1.intermediate.dense.weight")) {
+      const float infinity = INFINITY;
+      std::memcpy(copies.back().data() + 8, &infinity, sizeof(infinity));
+    }
+    tensors.push_back({entry.name, entry.stored_dtype, entry.dtype, entry.shape, copies.back()});
+  }
+  const BertConfig config = read_bert_config(model_folder("bert"));
+  try {
+    BertWeights(context, config, tensors, {.int8 = true});
+    FAIL() << "took an infinite weight";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("layer 1's fc: row 0 of weight has a value that is not finite"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(BertInt8, RunsOnRandomWeights) {
+  BertConfig config = read_bert_config(model_folder("bert"));
+  for (const float state : hidden_states(
+           context, std::make_shared<BertWeights>(context, config, BertWeightsOptions{.int8 = true}))) {
+    EXPECT_TRUE(std::isfinite(state));
+  }
+}
+
+TEST(BertInt8Options, ChooseTheRestByTheProcessor) {
+  DeviceInfo device;
+  device.cpu.avx2 = device.cpu.avx_vnni = true;
+  EXPECT_EQ(int8_options(device).dtype, DType::f32);
+  device.cpu.avx512 = device.cpu.avx512_vnni = device.cpu.avx512_bf16 = true;
+  EXPECT_EQ(int8_options(device).dtype, DType::bf16);
+  device.cpu.avx512_fp16 = true;  // its vdpbf16ps is slower than fp32
+  EXPECT_EQ(int8_options(device).dtype, DType::f32);
+  device.cpu.amx_bf16 = device.cpu.amx_int8 = true;
+  EXPECT_EQ(int8_options(device).dtype, DType::bf16);
+  device.cpu = {.avx2 = true};
+  EXPECT_THROW(int8_options(device), UsageError);
+  device.device.kind = DeviceKind::cuda;
+  EXPECT_THROW(int8_options(device), UsageError);
+}
+
+}  // namespace
+}  // namespace warpwright

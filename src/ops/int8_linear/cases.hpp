@@ -1,0 +1,57 @@
+// Sizes of the int8 linear layer, shared by test and bench.
+#pragma once
+
+#include <vector>
+
+#include "ops/int8_linear/int8_linear.hpp"
+#include "ops/testing/fixture.hpp"
+
+namespace warpwright::ops::int8 {
+
+struct Case {
+  std::int64_t M, N, K;
+};
+
+// No elements, every remainder of rows, panels and steps, more rows than a block has, and layers of real
+// encoders.
+inline std::vector<Case> test_cases() {
+  std::vector<Case> cases{{0, 5, 7},       {5, 0, 7},       {5, 7, 0},        {1, 1, 1},     {1, 384, 1536},
+                          {33, 31, 63},    {16, 32, 64},    {17, 33, 65},     {64, 64, 128}, {1100, 96, 64},
+                          {70, 1536, 384}, {600, 40, 3072}, {130, 2304, 768}, {2, 70, 10000}};
+  for (std::int64_t m = 2; m <= 40; m += 3) cases.push_back({m, 3 * m, 5 * m + 1});
+  return cases;
+}
+
+// The four layers of MiniLM, BERT-base and GPT-2 for one row, for a short text and for a batch.
+inline std::vector<Case> bench_cases() {
+  std::vector<Case> cases;
+  for (const std::int64_t M : {1, 32, 2048}) {
+    for (const std::int64_t H : {384, 768}) {
+      for (const auto& [N, K] : {std::pair(3 * H, H), {H, H}, {4 * H, H}, {H, 4 * H}})
+        cases.push_back({M, N, K});
+    }
+  }
+  return cases;
+}
+
+inline Int8Linear make_args(const Case& c, DType dtype, testing::Fixture& f,
+                            Activation activation = Activation::none, bool bias = true) {
+  return {.x = f.random(dtype, {c.M, c.K}),
+          .weight = f.random(dtype, {c.N, c.K}, 0.05),
+          .bias = bias ? f.random(dtype, {c.N}) : Tensor(),
+          .out = f.output(dtype, {c.M, c.N}),
+          .activation = activation};
+}
+
+// The same with the weight packed into `packed`, which begins at a multiple of 64 bytes.
+inline Int8Linear with_packed(Int8Linear args, const Context& context, std::vector<std::byte>& memory) {
+  const std::int64_t bytes = int8_packed_bytes(args.weight.shape[0], args.weight.shape[1]);
+  memory.resize(static_cast<std::size_t>(bytes) + 64);
+  const std::uintptr_t at = (reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64;
+  args.packed = Tensor(reinterpret_cast<void*>(at), DType::u8, {bytes});
+  int8_pack(context, args.weight, args.packed);
+  args.weight.data = nullptr;
+  return args;
+}
+
+}  // namespace warpwright::ops::int8

@@ -1,0 +1,78 @@
+// A linear layer whose factors are rounded to int8, for inference on a CPU.
+//   out = act(s_x[m] · s_w[n] · Σ_k q_x[m,k] · q_w[n,k] + bias[n])
+//
+// Each row of x, and each row of weight, is rounded by a scale of its own. In fp32, with ties to even:
+//   s = max|row| / 127,  q = round(row · (127 / max|row|)),  so |q| ≤ 127
+// A row whose largest magnitude is below 2^-120 counts as zeros. A value of x that is not finite makes its
+// row of out NaN.
+//
+// The sum over k is exact (int32), so a result depends neither on the number of threads nor on other rows.
+// Everything after it is fp32. x, bias and out have one dtype, fp32 or bf16. The rows of x and out may be
+// strided (strides[1] is 1); weight is contiguous and has a floating dtype of its own. M, N ≥ 0, and
+// 0 ≤ K ≤ kMostDepth. Throws Error if an argument does not fit.
+//
+// Sources: O. Zafrir et al., "Q8BERT", arXiv:1910.06188; a scale for each token: Z. Yao et al.,
+// "ZeroQuant", arXiv:2206.01861.
+#pragma once
+
+#include "ops/activation.hpp"
+#include "ops/op.hpp"
+
+namespace warpwright::ops {
+
+struct Int8LinearProblem {
+  std::int64_t M = 0, N = 0, K = 0;
+  DType dtype = DType::f32;  // of x, bias and out
+  bool bias = false;
+  Activation activation = Activation::none;
+  bool packed = false;
+
+  bool operator==(const Int8LinearProblem&) const = default;
+  std::string describe() const;
+  double flops() const;
+  double bytes() const;
+};
+
+struct Int8Linear {
+  using Problem = Int8LinearProblem;
+  // The largest K whose sums fit into int32.
+  static constexpr std::int64_t kMostDepth = std::int64_t{1} << 17;
+
+  Tensor x;       // (M, K)
+  Tensor weight;  // (N, K); only its shape counts if there is `packed`
+  Tensor bias;    // (N), optional
+  Tensor out;     // (M, N)
+  Activation activation = Activation::none;
+  Tensor packed{};  // u8, optional: the weight from int8_pack(), which then need not be packed for every call
+
+  template <class F>
+  void visit(F&& f) {
+    f("x", x, Access::read);
+    f(packed ? "packed" : "weight", packed ? packed : weight, Access::read);
+    f("bias", bias, Access::read);
+    f("out", out, Access::write);
+  }
+  Problem problem() const;  // throws Error if the tensors do not fit together
+};
+
+const Op<Int8Linear>& int8_linear_op();
+
+inline void int8_linear(Context& context, const Int8Linear& args) {
+  call(context, int8_linear_op(), args);
+}
+
+// The name of the layout in which this device's kernels take packed weights; "" if the reference is forced,
+// which takes none. It is the same on all processors, and changes with every change of the layout.
+std::string int8_layout(const DeviceInfo& device);
+
+// Bytes of a packed weight (N, K), a multiple of 64.
+std::int64_t int8_packed_bytes(std::int64_t N, std::int64_t K);
+
+// Rounds a weight to int8 and packs it. weight: (N, K), contiguous, of any floating dtype. packed:
+// (int8_packed_bytes) u8, which begins at a multiple of 64 bytes. Throws Error if a value is not finite.
+void int8_pack(const Context& context, const Tensor& weight, const Tensor& packed);
+
+// The reason why this device has no kernel for int8; "" if it has one.
+std::string refuse_int8(const DeviceInfo& device);
+
+}  // namespace warpwright::ops

@@ -1,0 +1,214 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "ops/int8_linear/cases.hpp"
+#include "ops/testing/check.hpp"
+
+namespace warpwright::ops {
+namespace {
+
+using namespace testing;  // the fixture of ops, not GoogleTest's namespace
+
+// The sum over k is exact. The scales, their product, the bias and the activation are rounded.
+double few_terms(std::string_view) {
+  return 4;
+}
+
+class Int8 : public testing::VariantTest {};
+
+TEST_P(Int8, MatchesTheReference) {
+  Tally tally;
+  for (const auto& c : taken(int8::test_cases())) {
+    for (const DType dtype : dtypes_for(int8_linear_op(), GetParam())) {
+      for (const Activation activation : {Activation::none, Activation::gelu_erf}) {
+        Fixture fixture(static_cast<std::uint64_t>(c.M + c.K));
+        const auto args = int8::make_args(c, dtype, fixture, activation, activation != Activation::none);
+        tally.add(check_variant(int8_linear_op(), GetParam(), fixture, args, few_terms));
+      }
+    }
+  }
+  if (tally.none()) GTEST_SKIP() << tally.refusal();
+}
+
+TEST_P(Int8, TakesEveryActivation) {
+  Tally tally;
+  for (const Activation activation : {Activation::gelu_tanh, Activation::relu, Activation::tanh}) {
+    Fixture fixture(3);
+    const auto args = int8::make_args({37, 50, 100}, DType::f32, fixture, activation);
+    tally.add(check_variant(int8_linear_op(), GetParam(), fixture, args, few_terms));
+  }
+  if (tally.none()) GTEST_SKIP() << tally.refusal();
+}
+
+// Rows that begin at any multiple of the element, with other elements between them.
+TEST_P(Int8, TakesStridedRows) {
+  for (const DType dtype : dtypes_for(int8_linear_op(), GetParam())) {
+    Fixture fixture(5);
+    auto args = int8::make_args({19, 45, 77}, dtype, fixture);
+    args.x = fixture.random(dtype, {19, 90}).slice(1, 3, 77);
+    args.out = fixture.output(dtype, {19, 61}).slice(1, 5, 45);
+    EXPECT_EQ(check_variant(int8_linear_op(), GetParam(), fixture, args, few_terms), "");
+  }
+}
+
+TEST_P(Int8, PackedWeightsGiveTheSameBits) {
+  const auto& variant = find_variant(int8_linear_op(), GetParam());
+  const Context context{ContextOptions{}};
+  for (const auto& c : int8::test_cases()) {
+    Fixture fixture(7);
+    std::vector<std::byte> memory;
+    const auto plain = int8::make_args(c, DType::f32, fixture);
+    auto packed = int8::with_packed(plain, context, memory);
+    packed.out = fixture.output(DType::f32, {c.M, c.N});
+    run_variant(int8_linear_op(), variant, plain, 2);
+    run_variant(int8_linear_op(), variant, packed, 3);
+    EXPECT_EQ(elements_of(plain.out), elements_of(packed.out)) << c.M << " " << c.N << " " << c.K;
+  }
+}
+
+// A row's bits do not depend on the number of rows.
+TEST_P(Int8, IsBatchInvariant) {
+  const auto& variant = find_variant(int8_linear_op(), GetParam());
+  Fixture fixture(9);
+  const auto all = int8::make_args({70, 100, 200}, DType::bf16, fixture, Activation::gelu_erf);
+  run_variant(int8_linear_op(), variant, all, 3);
+  for (const std::int64_t row : {0, 1, 17, 69}) {
+    auto one = all;
+    one.x = all.x.slice(0, row, 1);
+    one.out = fixture.output(DType::bf16, {1, 100});
+    run_variant(int8_linear_op(), variant, one, 2);
+    EXPECT_EQ(elements_of(one.out), elements_of(all.out.slice(0, row, 1))) << row;
+  }
+}
+
+// The kernels agree to the bit: their sums are exact and the steps after them are the same.
+TEST_P(Int8, ExtremeRows) {
+  const auto& variant = find_variant(int8_linear_op(), GetParam());
+  Fixture fixture(11);
+  const auto args = int8::make_args({8, 40, 70}, DType::f32, fixture, Activation::none, false);
+  auto* x = args.x.as<float>();
+  const float nan = std::numeric_limits<float>::quiet_NaN(),
+              infinity = std::numeric_limits<float>::infinity();
+  x[0 * 70 + 69] = nan;
+  x[1 * 70] = -infinity;
+  std::fill_n(x + 2 * 70, 70, 0.0f);
+  std::fill_n(x + 3 * 70, 70, 1e-40f);                 // counts as zeros
+  std::fill_n(x + 4 * 70, 70, 1e37f);
+  for (int k = 0; k < 70; ++k) x[5 * 70 + k] = -0.5f;  // all −127
+  for (int k = 0; k < 70; ++k) x[6 * 70 + k] = k ? 1.0f : 127.0f, x[7 * 70 + k] = k ? 0.5f : 127.0f;  // a tie
+  args.weight.as<float>()[0] = 1e-3f;
+  run_variant(int8_linear_op(), variant, args, 2);
+  auto wanted = args;
+  wanted.out = fixture.output(DType::f32, {8, 40});
+  run_variant(int8_linear_op(), find_variant(int8_linear_op(), kReference), wanted, 1);
+  for (int i = 0; i < 8 * 40; ++i) {
+    const float out = args.out.as<float>()[i], reference = wanted.out.as<float>()[i];
+    if (i / 40 < 2) {
+      EXPECT_TRUE(std::isnan(out) && std::isnan(reference)) << i;
+    } else {
+      EXPECT_NEAR(out, reference, 1e-6f * std::abs(reference)) << i;
+    }
+  }
+}
+
+// The longest sum of the largest products.
+TEST_P(Int8, TheDeepestSumIsExact) {
+  const auto& variant = find_variant(int8_linear_op(), GetParam());
+  Fixture fixture(13);
+  const std::int64_t K = Int8Linear::kMostDepth;
+  const auto args = int8::make_args({2, 3, K}, DType::f32, fixture, Activation::none, false);
+  std::fill_n(args.x.as<float>(), 2 * K, 127.0f);
+  std::fill_n(args.weight.as<float>(), 3 * K, 127.0f);
+  std::fill_n(args.weight.as<float>() + K, K, -127.0f);
+  run_variant(int8_linear_op(), variant, args, 1);
+  const auto most = static_cast<float>(127 * 127 * K);
+  for (int m = 0; m < 2; ++m) {
+    for (int n = 0; n < 3; ++n) EXPECT_EQ(args.out.as<float>()[m * 3 + n], n == 1 ? -most : most);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Int8Linear, Int8, ::testing::ValuesIn(variant_names(int8_linear_op())), test_name);
+
+// What rounding to int8 costs: about 1 % of a random product, and not a wrong one.
+TEST(Int8LinearReference, ErrorOfRounding) {
+  Fixture fixture(15);
+  const auto args = int8::make_args({20, 30, 768}, DType::f64, fixture, Activation::none, false);
+  run_variant(int8_linear_op(), find_variant(int8_linear_op(), kReference), args, 1);
+  std::vector<double> exact;
+  for (int m = 0; m < 20; ++m) {
+    for (int n = 0; n < 30; ++n) {
+      double sum = 0;
+      for (int k = 0; k < 768; ++k)
+        sum += args.x.as<double>()[m * 768 + k] * args.weight.as<double>()[n * 768 + k];
+      exact.push_back(sum);
+    }
+  }
+  const double error = compare(elements_of(args.out), exact, DType::f32).relative;
+  EXPECT_LT(error, 0.02);
+  EXPECT_GT(error, 0.002);
+}
+
+std::string error_of(const Int8Linear& args) {
+  Context context{ContextOptions{}};
+  try {
+    int8_linear(context, args);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Int8Linear, RefusesArgumentsThatDoNotFit) {
+  Fixture fixture(17);
+  const auto args = int8::make_args({4, 10, 6}, DType::f32, fixture);
+  auto wrong = args;
+  wrong.out = fixture.output(DType::f32, {4, 9});
+  EXPECT_NE(error_of(wrong).find("out"), std::string::npos) << error_of(wrong);
+  wrong = args;
+  wrong.bias = fixture.random(DType::bf16, {10});
+  EXPECT_NE(error_of(wrong).find("bias"), std::string::npos) << error_of(wrong);
+  wrong = args;
+  wrong.weight = fixture.random(DType::f32, {10, 7});
+  EXPECT_NE(error_of(wrong).find("weight"), std::string::npos) << error_of(wrong);
+  wrong = args;
+  alignas(64) std::byte few[64];
+  wrong.packed = Tensor(few, DType::u8, {64});
+  EXPECT_NE(error_of(wrong).find("packed"), std::string::npos) << error_of(wrong);
+  Fixture shapes = Fixture::of_shapes();
+  wrong = int8::make_args({1, 1, Int8Linear::kMostDepth + 1}, DType::f32, shapes);
+  EXPECT_NE(error_of(wrong).find("K is 131073"), std::string::npos) << error_of(wrong);
+}
+
+TEST(Int8Linear, RefusesToPackWhatIsNotFinite) {
+  Fixture fixture(19);
+  const Context context{ContextOptions{}};
+  auto args = int8::make_args({1, 40, 6}, DType::f32, fixture);
+  args.weight.as<float>()[35 * 6 + 2] = std::numeric_limits<float>::infinity();
+  std::vector<std::byte> memory;
+  try {
+    int8::with_packed(args, context, memory);
+    FAIL() << "packed an infinity";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("row 35"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Int8Linear, NeedsAProcessorWithInstructionsForIt) {
+  DeviceInfo device;
+  EXPECT_NE(refuse_int8(device), "");
+  device.cpu.avx2 = device.cpu.avx512 = true;
+  EXPECT_NE(refuse_int8(device), "");
+  for (bool CpuFeatures::*feature :
+       {&CpuFeatures::avx_vnni, &CpuFeatures::avx512_vnni, &CpuFeatures::amx_int8}) {
+    DeviceInfo able = device;
+    able.cpu.*feature = true;
+    EXPECT_EQ(refuse_int8(able), "");
+  }
+  device.device.kind = DeviceKind::cuda;
+  EXPECT_NE(refuse_int8(device), "");
+}
+
+}  // namespace
+}  // namespace warpwright::ops
