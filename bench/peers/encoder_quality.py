@@ -82,7 +82,8 @@ def peer_vectors(args, sentences):
     vocab = json.loads((folder / "config.json").read_text())["vocab_size"]
     calibration = encoder.make_texts(300, vocab, seed=2)
     if args.calibrate:
-        calibration = ids_of(sentences_of(read_pairs(args.calibrate))[:300])
+        known = sentences_of(read_pairs(args.calibrate))
+        calibration = ids_of(known[::max(1, len(known) // 300)][:300])  # of all topics, which files keep together
     texts, vectors = ids_of(sentences), {}
     with tempfile.TemporaryDirectory() as models:
         path, quantized = os.path.join(models, "model.onnx"), os.path.join(models, "int8.onnx")
