@@ -206,6 +206,12 @@ void BertFile::load_layer(std::size_t l, const BertBlock& b) const {
   fill_norm(b.outnorm_weight, b.outnorm_bias, layer + "output.LayerNorm");
 }
 
+void BertFile::load_norm_before(std::size_t layer, const Tensor& weight, const Tensor& bias) const {
+  fill_norm(weight, bias,
+            layer == 0 ? prefix_ + "embeddings.LayerNorm"
+                       : fmt::format("{}encoder.layer.{}.output.LayerNorm", prefix_, layer - 1));
+}
+
 void BertFile::refuse_strangers() const {
   for (const BertTensor& tensor : tensors_) {
     const std::string_view name = tensor.name;

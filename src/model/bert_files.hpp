@@ -38,6 +38,8 @@ class BertFile {
   void load(const BertParameters& parameters) const;
   // The parameters of one layer, and of these only the ones that have a shape.
   void load_layer(std::size_t layer, const BertBlock& block) const;
+  // The normalization whose output is the layer's input: the layer before's, or the embedding's.
+  void load_norm_before(std::size_t layer, const Tensor& weight, const Tensor& bias) const;
 
  private:
   BertFile(SafetensorsFolder stored, const BertConfig& config);

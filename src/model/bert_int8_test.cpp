@@ -78,15 +78,20 @@ TEST_F(BertInt8, IsCloseToFp32) {
   }
 }
 
-// The reference takes no packed weights, so it rounds those of the model in every call.
-TEST_F(BertInt8, IsCloseToItsReference) {
-  ContextOptions options;
-  options.force["int8_linear"] = "reference";
-  Context slow(options);
+TEST_F(BertInt8, TheKernelsAgree) {
   const BertWeightsOptions int8{.int8 = true};
-  const auto wanted = hidden_states(slow, std::make_shared<BertWeights>(slow, model_folder("bert"), int8));
-  // A sum that is rounded to the other side of a tie changes an activation by 1/127 of its row's largest.
-  EXPECT_LT(distance_of(states_of("bert", int8), wanted), 2e-3);
+  const std::vector<float> wanted = states_of("bert", int8);
+  for (const auto& variant : ops::int8_linear_op().variants) {
+    if (!ops::refuse_device(variant.needs(), context.device()).empty()) continue;
+    ContextOptions options;
+    options.force["int8_linear"] = variant.name;
+    Context forced(options);
+    const auto states =
+        hidden_states(forced, std::make_shared<BertWeights>(forced, model_folder("bert"), int8));
+    // The reference takes no packed weights and knows no factors. The activation of a kernel may differ in
+    // its last bit, and then a number at a tie is rounded to the other side.
+    EXPECT_LT(distance_of(states, wanted), variant.name == ops::kReference ? 0.05 : 2e-3) << variant.name;
+  }
 }
 
 TEST_F(BertInt8, HasAFileOfItsOwnInTheCache) {

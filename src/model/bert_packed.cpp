@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -37,8 +38,9 @@ struct Layout {
   std::int64_t bytes(std::int64_t N, std::int64_t K) const {
     return int8 ? ops::int8_packed_bytes(N, K) : ops::packed_bytes(N, K, dtype, device);
   }
-  void pack(const Context& context, const Tensor& weight, const Tensor& packed) const {
-    int8 ? ops::int8_pack(context, weight, packed) : ops::pack_weight(context, weight, packed);
+  // factors: as for int8_pack.
+  void pack(const Context& context, const Tensor& weight, const Tensor& factors, const Tensor& packed) const {
+    int8 ? ops::int8_pack(context, weight, factors, packed) : ops::pack_weight(context, weight, packed);
   }
 };
 
@@ -88,7 +90,28 @@ bool is_whole(const MappedFile& file, const std::string& layout, const std::stri
   return std::ranges::equal(std::as_bytes(std::span(header)), all.first(kHeaderBytes));
 }
 
-// The weights in this layout. fill(l, part, weight) sets a weight of layer l.
+// Factors for a layer whose input comes from a normalization with these parameters: √(w / r) for each column,
+// with w the largest weight and r the size of the input, γ times a number that is seldom beyond ±3, plus β
+// (SmoothQuant, arXiv:2211.10438, equation 4, without its calibration). rows: those of the weight that lose
+// most by rounding.
+std::vector<float> factors_after_norm(const std::vector<float>& gain, const std::vector<float>& shift,
+                                      const Tensor& rows) {
+  constexpr float kLeast = 1e-5f;
+  std::vector<float> factors;
+  for (std::int64_t k = 0; k < rows.shape[1]; ++k) {
+    const auto i = static_cast<std::size_t>(k);
+    float most = kLeast;
+    for (std::int64_t n = 0; n < rows.shape[0]; ++n) {
+      const float magnitude = std::abs(rows.as<float>()[n * rows.shape[1] + k]);
+      if (std::isfinite(magnitude)) most = std::max(most, magnitude);  // int8_pack refuses the others
+    }
+    factors.push_back(std::sqrt(most / std::max(3 * std::abs(gain[i]) + std::abs(shift[i]), kLeast)));
+  }
+  return factors;
+}
+
+// The weights in this layout. fill(l, part, weight) sets a weight of layer l and returns factors for it, or
+// nothing.
 template <class Fill>
 Buffer lay_out(const Context& context, const BertConfig& config, const Layout& layout, Fill&& fill) {
   std::size_t bytes = 0, largest = 0;
@@ -102,9 +125,10 @@ Buffer lay_out(const Context& context, const BertConfig& config, const Layout& l
   for (std::size_t l = 0; l < layers.size(); ++l) {
     for (const Part& part : parts_of(config)) {
       const Tensor weight(buffer.data(), layout.dtype, {part.out, part.in});
-      fill(l, part, weight);
+      std::vector<float> factors = fill(l, part, weight);
+      const Tensor known = factors.empty() ? Tensor() : Tensor(factors.data(), DType::f32, {part.in});
       try {
-        layout.pack(context, weight, layers[l].*part.packed);
+        layout.pack(context, weight, known, layers[l].*part.packed);
       } catch (const Error& error) {
         throw Error(error.problem(), fmt::format("layer {}'s {}", l, part.name), "use fp32 or bf16");
       }
@@ -170,7 +194,19 @@ std::optional<BertPackedWeights> BertPackedWeights::open(const Context& context,
       lay_out(context, config, layout, [&](std::size_t l, const Part& part, const Tensor& weight) {
         BertBlock block;
         (block.*part.linear).weight = weight;
+        std::vector<float> gain, shift;
+        const auto vector = [&](std::vector<float>& values) {
+          values.resize(static_cast<std::size_t>(config.hidden));
+          return Tensor(values.data(), DType::f32, {config.hidden});
+        };
+        const bool qkv = part.linear == &BertBlock::qkv, fc = part.linear == &BertBlock::fc;
+        if (layout.int8 && qkv) file.load_norm_before(l, vector(gain), vector(shift));
+        if (layout.int8 && fc) block.attnorm_weight = vector(gain), block.attnorm_bias = vector(shift);
         file.load_layer(l, block);
+        if (gain.empty()) return std::vector<float>();
+        // An error of the scores hardly passes the softmax, but one of the values goes on.
+        const std::int64_t H = config.hidden;
+        return factors_after_norm(gain, shift, qkv ? weight.slice(0, 2 * H, H) : weight);
       });
   const std::span<const std::byte> laid_out(weights.memory_.data(), bytes);
   try {
@@ -199,6 +235,7 @@ BertPackedWeights BertPackedWeights::random_int8(const Context& context, const B
     for (std::int64_t i = 0; i < weight.elements(); ++i) {
       data[i] = static_cast<float>(0.02 * stream.normal(static_cast<std::uint64_t>(i)));
     }
+    return std::vector<float>();
   });
   weights.layers_ = views(weights.memory_.data(), config, layout, bytes);
   return weights;

@@ -1,8 +1,10 @@
 // Sizes of the int8 linear layer, shared by test and bench.
 #pragma once
 
+#include <cmath>
 #include <vector>
 
+#include "ops/element.hpp"
 #include "ops/int8_linear/int8_linear.hpp"
 #include "ops/testing/fixture.hpp"
 
@@ -38,9 +40,26 @@ inline Int8Linear make_args(const Case& c, DType dtype, testing::Fixture& f,
                             Activation activation = Activation::none, bool bias = true) {
   return {.x = f.random(dtype, {c.M, c.K}),
           .weight = f.random(dtype, {c.N, c.K}, 0.05),
+          .factors = {},
           .bias = bias ? f.random(dtype, {c.N}) : Tensor(),
           .out = f.output(dtype, {c.M, c.N}),
           .activation = activation};
+}
+
+// The same with columns of x that differ in size by up to a factor of 50, and with factors that even them.
+inline Int8Linear with_factors(Int8Linear args, testing::Fixture& f) {
+  const std::int64_t K = args.x.shape[1];
+  args.factors = f.random(accumulation_dtype(args.x.dtype), {K}, 0.2, 1);
+  auto* factors = args.factors.as<float>();
+  for (std::int64_t k = 0; k < K; ++k) {
+    const float size = std::abs(factors[k]) + 0.01f + (k % 40 == 7 ? 50.0f : 0.0f);
+    factors[k] = 1 / size;
+    for (std::int64_t m = 0; m < args.x.shape[0]; ++m) {
+      const std::int64_t at = m * args.x.strides[0] + k;
+      store_element(args.x, at, load_element(args.x, at) * static_cast<double>(size));
+    }
+  }
+  return args;
 }
 
 // The same with the weight packed into `packed`, which begins at a multiple of 64 bytes.
@@ -49,7 +68,7 @@ inline Int8Linear with_packed(Int8Linear args, const Context& context, std::vect
   memory.resize(static_cast<std::size_t>(bytes) + 64);
   const std::uintptr_t at = (reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64;
   args.packed = Tensor(reinterpret_cast<void*>(at), DType::u8, {bytes});
-  int8_pack(context, args.weight, args.packed);
+  int8_pack(context, args.weight, args.factors, args.packed);
   args.weight.data = nullptr;
   return args;
 }

@@ -1,10 +1,16 @@
-// A linear layer whose factors are rounded to int8, for inference on a CPU.
-//   out = act(s_x[m] · s_w[n] · Σ_k q_x[m,k] · q_w[n,k] + bias[n])
+// A linear layer whose factors are rounded to 8 bits, for inference on a CPU.
+//   out = act(s_x[m] · s_w[n] · Σ_k (q_x[m,k] − z[m]) · q_w[n,k] + bias[n])
 //
-// Each row of x, and each row of weight, is rounded by a scale of its own. In fp32, with ties to even:
-//   s = max|row| / 127,  q = round(row · (127 / max|row|)),  so |q| ≤ 127
-// A row whose largest magnitude is below 2^-120 counts as zeros. A value of x that is not finite makes its
-// row of out NaN.
+// Each row of x, and each row of weight, is rounded by a scale of its own, in fp32 and with ties to even.
+//   weight   s = max|row| / 127,       q = round(row · (127 / max|row|))
+//   x        s = (high − low) / 255,   z = round(−low · (255 / (high − low))),
+//            q = round(row · (255 / (high − low))) + z, limited to 0 … 255
+//            where low and high are the row's least and largest value, or 0 if that is beyond
+// A row counts as zeros if its max|row| or its high − low is below 2^-120. If a value of a row of x, or its
+// high − low, is not finite, that row of out is NaN.
+//
+// With factors c, x · c is rounded instead of x, and weight / c instead of weight, which leaves the product
+// as it is. A column of x that is much larger than the others would make these lose their digits.
 //
 // The sum over k is exact (int32), so a result depends neither on the number of threads nor on other rows.
 // Everything after it is fp32. x, bias and out have one dtype, fp32 or bf16. The rows of x and out may be
@@ -12,7 +18,7 @@
 // 0 ≤ K ≤ kMostDepth. Throws Error if an argument does not fit.
 //
 // Sources: O. Zafrir et al., "Q8BERT", arXiv:1910.06188; a scale for each token: Z. Yao et al.,
-// "ZeroQuant", arXiv:2206.01861.
+// "ZeroQuant", arXiv:2206.01861; c: G. Xiao et al., "SmoothQuant", arXiv:2211.10438.
 #pragma once
 
 #include "ops/activation.hpp"
@@ -36,19 +42,22 @@ struct Int8LinearProblem {
 struct Int8Linear {
   using Problem = Int8LinearProblem;
   // The largest K whose sums fit into int32.
-  static constexpr std::int64_t kMostDepth = std::int64_t{1} << 17;
+  static constexpr std::int64_t kMostDepth = std::int64_t{1} << 16;
 
-  Tensor x;       // (M, K)
-  Tensor weight;  // (N, K); only its shape counts if there is `packed`
-  Tensor bias;    // (N), optional
-  Tensor out;     // (M, N)
+  Tensor x;          // (M, K)
+  Tensor weight;     // (N, K); only its shape counts if there is `packed`
+  Tensor factors{};  // (K) fp32 (fp64 for fp64), more than 0, optional; without effect if there is `packed`
+  Tensor bias;       // (N), optional
+  Tensor out;        // (M, N)
   Activation activation = Activation::none;
-  Tensor packed{};  // u8, optional: the weight from int8_pack(), which then need not be packed for every call
+  Tensor
+      packed{};  // u8, optional: weight and factors from int8_pack(), which saves packing them in every call
 
   template <class F>
   void visit(F&& f) {
     f("x", x, Access::read);
     f(packed ? "packed" : "weight", packed ? packed : weight, Access::read);
+    if (!packed) f("factors", factors, Access::read);
     f("bias", bias, Access::read);
     f("out", out, Access::write);
   }
@@ -68,9 +77,10 @@ std::string int8_layout(const DeviceInfo& device);
 // Bytes of a packed weight (N, K), a multiple of 64.
 std::int64_t int8_packed_bytes(std::int64_t N, std::int64_t K);
 
-// Rounds a weight to int8 and packs it. weight: (N, K), contiguous, of any floating dtype. packed:
-// (int8_packed_bytes) u8, which begins at a multiple of 64 bytes. Throws Error if a value is not finite.
-void int8_pack(const Context& context, const Tensor& weight, const Tensor& packed);
+// Rounds a weight and packs it. weight: (N, K), contiguous, of any floating dtype. factors: (K) fp32, or
+// absent. packed: (int8_packed_bytes) u8, which begins at a multiple of 64 bytes. Throws Error if a value is
+// not finite, or a factor not more than 0.
+void int8_pack(const Context& context, const Tensor& weight, const Tensor& factors, const Tensor& packed);
 
 // The reason why this device has no kernel for int8; "" if it has one.
 std::string refuse_int8(const DeviceInfo& device);

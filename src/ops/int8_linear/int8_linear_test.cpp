@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/element.hpp"
 #include "ops/int8_linear/cases.hpp"
 #include "ops/testing/check.hpp"
 
@@ -24,7 +25,8 @@ TEST_P(Int8, MatchesTheReference) {
     for (const DType dtype : dtypes_for(int8_linear_op(), GetParam())) {
       for (const Activation activation : {Activation::none, Activation::gelu_erf}) {
         Fixture fixture(static_cast<std::uint64_t>(c.M + c.K));
-        const auto args = int8::make_args(c, dtype, fixture, activation, activation != Activation::none);
+        auto args = int8::make_args(c, dtype, fixture, activation, activation != Activation::none);
+        if (activation != Activation::none) args = int8::with_factors(args, fixture);
         tally.add(check_variant(int8_linear_op(), GetParam(), fixture, args, few_terms));
       }
     }
@@ -59,7 +61,7 @@ TEST_P(Int8, PackedWeightsGiveTheSameBits) {
   for (const auto& c : int8::test_cases()) {
     Fixture fixture(7);
     std::vector<std::byte> memory;
-    const auto plain = int8::make_args(c, DType::f32, fixture);
+    const auto plain = int8::with_factors(int8::make_args(c, DType::f32, fixture), fixture);
     auto packed = int8::with_packed(plain, context, memory);
     packed.out = fixture.output(DType::f32, {c.M, c.N});
     run_variant(int8_linear_op(), variant, plain, 2);
@@ -94,10 +96,10 @@ TEST_P(Int8, ExtremeRows) {
   x[0 * 70 + 69] = nan;
   x[1 * 70] = -infinity;
   std::fill_n(x + 2 * 70, 70, 0.0f);
-  std::fill_n(x + 3 * 70, 70, 1e-40f);                 // counts as zeros
+  std::fill_n(x + 3 * 70, 70, 1e-40f);  // counts as zeros
   std::fill_n(x + 4 * 70, 70, 1e37f);
-  for (int k = 0; k < 70; ++k) x[5 * 70 + k] = -0.5f;  // all −127
-  for (int k = 0; k < 70; ++k) x[6 * 70 + k] = k ? 1.0f : 127.0f, x[7 * 70 + k] = k ? 0.5f : 127.0f;  // a tie
+  for (int k = 0; k < 70; ++k) x[5 * 70 + k] = -0.5f;  // all at the low end
+  for (int k = 0; k < 70; ++k) x[6 * 70 + k] = k ? 1.0f : 255.0f, x[7 * 70 + k] = k ? 0.5f : 255.0f;  // a tie
   args.weight.as<float>()[0] = 1e-3f;
   run_variant(int8_linear_op(), variant, args, 2);
   auto wanted = args;
@@ -119,11 +121,11 @@ TEST_P(Int8, TheDeepestSumIsExact) {
   Fixture fixture(13);
   const std::int64_t K = Int8Linear::kMostDepth;
   const auto args = int8::make_args({2, 3, K}, DType::f32, fixture, Activation::none, false);
-  std::fill_n(args.x.as<float>(), 2 * K, 127.0f);
+  std::fill_n(args.x.as<float>(), 2 * K, 255.0f);
   std::fill_n(args.weight.as<float>(), 3 * K, 127.0f);
   std::fill_n(args.weight.as<float>() + K, K, -127.0f);
   run_variant(int8_linear_op(), variant, args, 1);
-  const auto most = static_cast<float>(127 * 127 * K);
+  const auto most = static_cast<float>(std::int64_t{255} * 127 * K);
   for (int m = 0; m < 2; ++m) {
     for (int n = 0; n < 3; ++n) EXPECT_EQ(args.out.as<float>()[m * 3 + n], n == 1 ? -most : most);
   }
@@ -131,23 +133,44 @@ TEST_P(Int8, TheDeepestSumIsExact) {
 
 INSTANTIATE_TEST_SUITE_P(Int8Linear, Int8, ::testing::ValuesIn(variant_names(int8_linear_op())), test_name);
 
-// What rounding to int8 costs: about 1 % of a random product, and not a wrong one.
-TEST(Int8LinearReference, ErrorOfRounding) {
-  Fixture fixture(15);
-  const auto args = int8::make_args({20, 30, 768}, DType::f64, fixture, Activation::none, false);
+double error_of_rounding(const Int8Linear& args) {
   run_variant(int8_linear_op(), find_variant(int8_linear_op(), kReference), args, 1);
   std::vector<double> exact;
-  for (int m = 0; m < 20; ++m) {
-    for (int n = 0; n < 30; ++n) {
+  const std::int64_t K = args.x.shape[1];
+  for (std::int64_t m = 0; m < args.x.shape[0]; ++m) {
+    for (std::int64_t n = 0; n < args.weight.shape[0]; ++n) {
       double sum = 0;
-      for (int k = 0; k < 768; ++k)
-        sum += args.x.as<double>()[m * 768 + k] * args.weight.as<double>()[n * 768 + k];
+      for (std::int64_t k = 0; k < K; ++k) {
+        sum += load_element(args.x, m * K + k) * load_element(args.weight, n * K + k);
+      }
       exact.push_back(sum);
     }
   }
-  const double error = compare(elements_of(args.out), exact, DType::f32).relative;
+  return compare(elements_of(args.out), exact, DType::f32).relative;
+}
+
+// What rounding costs: about 1 % of a random product.
+TEST(Int8LinearReference, ErrorOfRounding) {
+  Fixture fixture(15);
+  const double error =
+      error_of_rounding(int8::make_args({20, 30, 768}, DType::f32, fixture, Activation::none, false));
   EXPECT_LT(error, 0.02);
   EXPECT_GT(error, 0.002);
+}
+
+TEST(Int8LinearReference, FactorsKeepTheDigitsOfSmallColumns) {
+  Fixture fixture(16);
+  auto args = int8::with_factors(int8::make_args({20, 30, 768}, DType::f32, fixture, Activation::none, false),
+                                 fixture);
+  // Large columns have small weights, so that all of them matter as much.
+  for (std::int64_t n = 0; n < 30; ++n) {
+    for (std::int64_t k = 0; k < 768; ++k)
+      args.weight.as<float>()[n * 768 + k] *= args.factors.as<float>()[k];
+  }
+  const double with = error_of_rounding(args);
+  args.factors = {};
+  EXPECT_LT(with, 0.02);
+  EXPECT_GT(error_of_rounding(args), 5 * with);
 }
 
 std::string error_of(const Int8Linear& args) {
@@ -176,23 +199,35 @@ TEST(Int8Linear, RefusesArgumentsThatDoNotFit) {
   alignas(64) std::byte few[64];
   wrong.packed = Tensor(few, DType::u8, {64});
   EXPECT_NE(error_of(wrong).find("packed"), std::string::npos) << error_of(wrong);
+  wrong = args;
+  wrong.factors = fixture.random(DType::f32, {7});
+  EXPECT_NE(error_of(wrong).find("factors"), std::string::npos) << error_of(wrong);
   Fixture shapes = Fixture::of_shapes();
   wrong = int8::make_args({1, 1, Int8Linear::kMostDepth + 1}, DType::f32, shapes);
-  EXPECT_NE(error_of(wrong).find("K is 131073"), std::string::npos) << error_of(wrong);
+  EXPECT_NE(error_of(wrong).find("K is 65537"), std::string::npos) << error_of(wrong);
 }
 
 TEST(Int8Linear, RefusesToPackWhatIsNotFinite) {
   Fixture fixture(19);
   const Context context{ContextOptions{}};
-  auto args = int8::make_args({1, 40, 6}, DType::f32, fixture);
-  args.weight.as<float>()[35 * 6 + 2] = std::numeric_limits<float>::infinity();
-  std::vector<std::byte> memory;
-  try {
-    int8::with_packed(args, context, memory);
-    FAIL() << "packed an infinity";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("row 35"), std::string::npos) << error.what();
+  const auto error = [&](const Int8Linear& args) {
+    std::vector<std::byte> memory;
+    try {
+      int8::with_packed(args, context, memory);
+    } catch (const Error& refused) {
+      return std::string(refused.what());
+    }
+    return std::string();
+  };
+  auto args = int8::with_factors(int8::make_args({1, 40, 6}, DType::f32, fixture), fixture);
+  EXPECT_EQ(error(args), "");
+  for (const float bad : {0.0f, -1.0f, std::numeric_limits<float>::quiet_NaN()}) {
+    args.factors.as<float>()[2] = bad;
+    EXPECT_NE(error(args).find("factor 2"), std::string::npos) << error(args);
   }
+  args.factors = {};
+  args.weight.as<float>()[35 * 6 + 2] = std::numeric_limits<float>::infinity();
+  EXPECT_NE(error(args).find("row 35"), std::string::npos) << error(args);
 }
 
 TEST(Int8Linear, NeedsAProcessorWithInstructionsForIt) {

@@ -24,7 +24,7 @@ Int8LinearProblem Int8Linear::problem() const {
   require(x.shape.rank() == 2, kName, "x must be (M, K)");
   require(weight.shape.rank() == 2, kName, "weight must be (N, K)");
   const std::int64_t M = x.shape[0], K = x.shape[1], N = weight.shape[0];
-  require(K <= kMostDepth, kName, fmt::format("K is {}; sums of int8 fit up to {}", K, kMostDepth));
+  require(K <= kMostDepth, kName, fmt::format("K is {}; sums fit into int32 up to {}", K, kMostDepth));
   require_rows("x", x, x.dtype, {M, K});
   if (packed) {
     require_shape(kName, "weight", weight, {N, K});
@@ -35,6 +35,7 @@ Int8LinearProblem Int8Linear::problem() const {
     require_tensor(kName, "weight", weight, weight.dtype, {N, K});
     require(is_floating(weight.dtype), kName, "weight must have a floating dtype");
   }
+  if (factors) require_tensor(kName, "factors", factors, accumulation_dtype(x.dtype), {K});
   if (bias) require_tensor(kName, "bias", bias, x.dtype, {N});
   require_rows("out", out, x.dtype, {M, N});
   return {.M = M,
@@ -88,8 +89,9 @@ Grid grid_of(const Int8LinearProblem& p, const DeviceInfo& device) {
   const std::int64_t fit =
       static_cast<std::int64_t>(device.l2_bytes / 2) / row_bytes / (2 * kTile) * 2 * kTile;
   grid.block = std::min(std::clamp(fit, 2 * kTile, kMostRows), rows);
-  grid.block_bytes =
-      static_cast<std::size_t>(grid.block * (row_bytes + std::int64_t{sizeof(float)}) + 63) / 64 * 64;
+  grid.block_bytes = static_cast<std::size_t>(
+                         grid.block * (row_bytes + std::int64_t{sizeof(float) + sizeof(std::int32_t)}) + 63) /
+                     64 * 64;
   grid.packed_bytes = p.packed ? 0 : static_cast<std::size_t>(int8_packed_bytes(p.N, p.K));
   return grid;
 }

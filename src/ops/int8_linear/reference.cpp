@@ -10,41 +10,69 @@ namespace {
 
 using namespace int8;
 
-struct RoundedRows {
-  std::vector<std::int8_t> elements;
-  std::vector<double> scales;
-};
+std::vector<float> factors_in(const Tensor& factors, std::int64_t K) {
+  std::vector<float> values(static_cast<std::size_t>(K), 1.0f);
+  for (std::int64_t k = 0; factors && k < K; ++k) {
+    values[static_cast<std::size_t>(k)] = static_cast<float>(load_element(factors, k));
+  }
+  return values;
+}
 
-RoundedRows rounded(const Tensor& matrix) {
-  const std::int64_t rows = matrix.shape[0], columns = matrix.shape[1];
-  RoundedRows result{std::vector<std::int8_t>(static_cast<std::size_t>(rows * columns)),
-                     std::vector<double>(static_cast<std::size_t>(rows))};
-  visit_dtype(matrix.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    std::int8_t* to = result.elements.data();
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const T* row = matrix.as<T>() + r * matrix.strides[0];
-      const RowScale scale = scale_of(row, columns);
-      result.scales[static_cast<std::size_t>(r)] = static_cast<double>(scale.scale);
-      for (std::int64_t c = 0; c < columns; ++c) *to++ = round_to_int8(static_cast<float>(row[c]), scale);
-    }
-  });
+// The differences q − z of a row of x, and its scale.
+struct Rounded {
+  std::vector<int> terms;
+  double scale;
+};
+template <class T>
+Rounded rounded_x(const T* row, const std::vector<float>& factors) {
+  const auto K = static_cast<std::int64_t>(factors.size());
+  const RowScale scale = x_scale(row, factors.data(), K);
+  Rounded result{{}, static_cast<double>(scale.scale)};
+  for (std::int64_t k = 0; k < K; ++k) {
+    const auto value = static_cast<float>(row[k]);
+    result.terms.push_back(round_x(value, factors[static_cast<std::size_t>(k)], scale) - scale.zero);
+  }
+  return result;
+}
+template <class T>
+Rounded rounded_weight(const T* row, const std::vector<float>& factors) {
+  const auto K = static_cast<std::int64_t>(factors.size());
+  const RowScale scale = weight_scale(row, factors.data(), K);
+  Rounded result{{}, static_cast<double>(scale.scale)};
+  for (std::int64_t k = 0; k < K; ++k) {
+    const auto value = static_cast<float>(row[k]);
+    result.terms.push_back(round_weight(value, factors[static_cast<std::size_t>(k)], scale));
+  }
   return result;
 }
 
-void run(const Context&, const Int8Linear& args) {
+template <class T, class TWeight>
+void run_of(const Int8Linear& args) {
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], N = args.weight.shape[0];
-  const RoundedRows x = rounded(args.x), weight = rounded(args.weight);
+  const std::vector<float> factors = factors_in(args.factors, K);
+  std::vector<Rounded> weight;
+  for (std::int64_t n = 0; n < N; ++n) {
+    weight.push_back(rounded_weight(args.weight.as<TWeight>() + n * K, factors));
+  }
   for (std::int64_t m = 0; m < M; ++m) {
+    const Rounded x = rounded_x(args.x.as<T>() + m * args.x.strides[0], factors);
     for (std::int64_t n = 0; n < N; ++n) {
-      const std::int8_t *a = x.elements.data() + m * K, *b = weight.elements.data() + n * K;
+      const Rounded& w = weight[static_cast<std::size_t>(n)];
       std::int64_t sum = 0;
-      for (std::int64_t k = 0; k < K; ++k) sum += a[k] * b[k];
-      const double scale = x.scales[static_cast<std::size_t>(m)] * weight.scales[static_cast<std::size_t>(n)];
-      const double value = static_cast<double>(sum) * scale + (args.bias ? load_element(args.bias, n) : 0);
+      for (std::size_t k = 0; k < x.terms.size(); ++k) sum += std::int64_t{x.terms[k]} * w.terms[k];
+      const double value =
+          static_cast<double>(sum) * x.scale * w.scale + (args.bias ? load_element(args.bias, n) : 0);
       store_element(args.out, m * args.out.strides[0] + n, oracle::activate(args.activation, value));
     }
   }
+}
+
+void run(const Context&, const Int8Linear& args) {
+  visit_dtype(args.x.dtype, [&](auto x) {
+    visit_dtype(args.weight.dtype, [&](auto weight) {
+      run_of<typename decltype(x)::type, typename decltype(weight)::type>(args);
+    });
+  });
 }
 
 Refusal refuse(const Int8LinearProblem& p, const DeviceInfo&) {

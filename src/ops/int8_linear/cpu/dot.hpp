@@ -1,5 +1,4 @@
-// Products of int8 with VNNI, which adds four products of a byte without sign and one with sign to an int32
-// at once. The rounded rows therefore hold q + 128, and each sum begins with the panel's −128·Σ_k q.
+// Products with VNNI, which adds four products of a byte without sign and one with sign to an int32 at once.
 //
 // A tile of sums is kRows × 32 in registers. For each quad of the depth, a row's four bytes are broadcast and
 // multiplied with every vector of the panel.
@@ -13,9 +12,6 @@ namespace {
 #if defined(__AVX512VNNI__)
 
 inline ivec load_bytes(const std::int8_t* p) {
-  return _mm512_loadu_si512(p);
-}
-inline ivec load_words(const std::int32_t* p) {
   return _mm512_loadu_si512(p);
 }
 inline void store_words(std::int32_t* p, ivec v) {
@@ -34,9 +30,6 @@ constexpr std::int64_t kDotRows = 8;
 inline ivec load_bytes(const std::int8_t* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
-inline ivec load_words(const std::int32_t* p) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-}
 inline void store_words(std::int32_t* p, ivec v) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v);
 }
@@ -52,17 +45,16 @@ constexpr std::int64_t kDotRows = 2;
 
 struct Dot {
   static constexpr std::int64_t kRows = kDotRows;
-  static constexpr int kShift = 128;
   struct Session {};
   static constexpr int kVectors = kPanel / kLanes;
   static_assert(kTile % kRows == 0 && kTile % kLanes == 0);
 
   template <int rows>
-  static void multiply_rows(const std::int8_t* x, const Panel& panel, std::int64_t steps,
+  static void multiply_rows(const std::uint8_t* x, const Panel& panel, std::int64_t steps,
                             std::int32_t* sums) {
     ivec sum[rows][kVectors];
     for (int v = 0; v < kVectors; ++v) {
-      for (int r = 0; r < rows; ++r) sum[r][v] = load_words(panel.offsets + v * kLanes);
+      for (int r = 0; r < rows; ++r) sum[r][v] = broadcast_quad(0);
     }
     const std::int8_t* w = panel.elements;
     for (std::int64_t s = 0; s < steps; ++s, x += kTileBytes, w += 2 * kTileBytes) {
@@ -88,7 +80,7 @@ struct Dot {
     }
   }
 
-  static void multiply(const std::int8_t* x, std::int64_t rows, const Panel& panel, std::int64_t steps,
+  static void multiply(const std::uint8_t* x, std::int64_t rows, const Panel& panel, std::int64_t steps,
                        std::int32_t* sums) {
     if (rows == 1) return multiply_rows<1>(x, panel, steps, sums);
     if (rows == 2) return multiply_rows<2>(x, panel, steps, sums);

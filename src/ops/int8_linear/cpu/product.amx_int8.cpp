@@ -9,13 +9,13 @@ namespace {
 
 struct Amx {
   static constexpr std::int64_t kRows = 2 * kTile;
-  static constexpr int kShift = 0;
   using Session = simd::TileSession;
 
-  static void multiply(const std::int8_t* x, std::int64_t rows, const Panel& panel, std::int64_t steps,
+  static void multiply(const std::uint8_t* x, std::int64_t rows, const Panel& panel, std::int64_t steps,
                        std::int32_t* sums) {
     constexpr int kRowBytes = kPanel * sizeof(std::int32_t);
-    const std::int8_t *low = x + steps * kTileBytes, *w = panel.elements;
+    const std::uint8_t* low = x + steps * kTileBytes;
+    const std::int8_t* w = panel.elements;
     _tile_zero(0);
     _tile_zero(1);
     if (rows <= kTile) {
@@ -23,8 +23,8 @@ struct Amx {
         _tile_loadd(4, x, kStep);
         _tile_loadd(6, w, kStep);
         _tile_loadd(7, w + kTileBytes, kStep);
-        _tile_dpbssd(0, 4, 6);
-        _tile_dpbssd(1, 4, 7);
+        _tile_dpbusd(0, 4, 6);
+        _tile_dpbusd(1, 4, 7);
       }
       _tile_stored(0, sums, kRowBytes);
       _tile_stored(1, sums + kTile, kRowBytes);
@@ -36,11 +36,11 @@ struct Amx {
       _tile_loadd(4, x, kStep);
       _tile_loadd(6, w, kStep);
       _tile_loadd(7, w + kTileBytes, kStep);
-      _tile_dpbssd(0, 4, 6);
+      _tile_dpbusd(0, 4, 6);
       _tile_loadd(5, low, kStep);
-      _tile_dpbssd(1, 4, 7);
-      _tile_dpbssd(2, 5, 6);
-      _tile_dpbssd(3, 5, 7);
+      _tile_dpbusd(1, 4, 7);
+      _tile_dpbusd(2, 5, 6);
+      _tile_dpbusd(3, 5, 7);
     }
     _tile_stored(0, sums, kRowBytes);
     _tile_stored(1, sums + kTile, kRowBytes);

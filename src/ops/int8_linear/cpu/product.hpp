@@ -1,7 +1,6 @@
 // The product of rounded rows with packed panels, for the instruction set WARPWRIGHT_ISA. A file that
 // includes this header describes its instructions in a Kernel:
 //   static constexpr std::int64_t kRows;   rows of a tile of sums
-//   static constexpr int kShift;           the rounded rows hold q + kShift: 0, or 128 for bytes without sign
 //   using Session = …;                     lives on each thread during the product
 //   multiply(x, rows, panel, steps, sums)  sums (kRows, kPanel) of at least `rows` rows
 //
@@ -30,48 +29,55 @@ inline std::int64_t smaller(std::int64_t a, std::int64_t b) {
 
 #if defined(__AVX512F__)
 
-inline ivec magnitude_bits(vec v) {
-  return _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff));
+inline bool all_finite(vec zeros) {  // of 0 · x
+  return _mm512_cmp_ps_mask(zeros, zeros, _CMP_UNORD_Q) == 0;
 }
-inline ivec larger(ivec a, ivec b) {
-  return _mm512_max_epu32(a, b);
+inline float least(vec v) {
+  return _mm512_reduce_min_ps(v);
 }
-inline std::uint32_t largest(ivec v) {
-  return static_cast<std::uint32_t>(_mm512_reduce_max_epu32(v));
+inline float largest(vec v) {
+  return _mm512_reduce_max_ps(v);
 }
-// Rounds the lanes to int8 and flips the bits of `flip` in each.
-inline void store_bytes(std::int8_t* to, vec v, int flip) {
-  const __m128i bytes = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(v));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
-                   _mm_xor_si128(bytes, _mm_set1_epi8(static_cast<char>(flip))));
+inline ivec set1_words(int x) {
+  return _mm512_set1_epi32(x);
 }
-inline vec to_float(const std::int32_t* p) {
-  return _mm512_cvtepi32_ps(_mm512_loadu_si512(p));
+// The bytes round(v) + zero, limited to 0 … 255.
+inline void store_bytes(std::uint8_t* to, vec v, ivec zero) {
+  const ivec q = _mm512_max_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(v), zero), _mm512_setzero_si512());
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtusepi32_epi8(q));
+}
+// Σ q·w − z·Σ w
+inline vec corrected(const std::int32_t* products, ivec zero, const std::int32_t* sums) {
+  return _mm512_cvtepi32_ps(
+      _mm512_sub_epi32(_mm512_loadu_si512(products), _mm512_mullo_epi32(zero, _mm512_loadu_si512(sums))));
 }
 
 #else
 
-inline ivec magnitude_bits(vec v) {
-  return _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fffffff));
+inline bool all_finite(vec zeros) {
+  return _mm256_movemask_ps(_mm256_cmp_ps(zeros, zeros, _CMP_UNORD_Q)) == 0;
 }
-inline ivec larger(ivec a, ivec b) {
-  return _mm256_max_epu32(a, b);
+inline float least(vec v) {
+  __m128 m = _mm_min_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  m = _mm_min_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_min_ss(m, _mm_shuffle_ps(m, m, 1)));
 }
-inline std::uint32_t largest(ivec v) {
-  __m128i most = _mm_max_epu32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-  most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0x4e));
-  most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0xb1));
-  return static_cast<std::uint32_t>(_mm_cvtsi128_si32(most));
+inline float largest(vec v) {
+  return -least(zero() - v);
 }
-inline void store_bytes(std::int8_t* to, vec v, int flip) {
-  const __m256i words = _mm256_cvtps_epi32(v);
-  const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-  const __m128i bytes = _mm_packs_epi16(halves, halves);
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(to),
-                   _mm_xor_si128(bytes, _mm_set1_epi8(static_cast<char>(flip))));
+inline ivec set1_words(int x) {
+  return _mm256_set1_epi32(x);
 }
-inline vec to_float(const std::int32_t* p) {
-  return _mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+inline void store_bytes(std::uint8_t* to, vec v, ivec zero) {
+  const ivec q = _mm256_add_epi32(_mm256_cvtps_epi32(v), zero);
+  const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(halves, halves));
+}
+inline vec corrected(const std::int32_t* products, ivec zero, const std::int32_t* sums) {
+  const auto words = [](const std::int32_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  };
+  return _mm256_cvtepi32_ps(_mm256_sub_epi32(words(products), _mm256_mullo_epi32(zero, words(sums))));
 }
 
 #endif
@@ -81,26 +87,33 @@ inline vec load_lanes(const T* p, int n) {
   return n == kLanes ? load(p) : load(p, n);
 }
 
-// Rounds a row into its line of each of the row's tiles. `to` is its line of the first one. Returns the
-// row's scale (int8_linear.hpp).
-template <int shift, class T>
-float round_row(const T* row, std::int64_t depth, std::int8_t* to) {
+struct Row {
+  float scale;
+  std::int32_t zero;
+};
+
+// Rounds a row of x · c into its line of each of the row's tiles. `to` is its line of the first one.
+template <class T>
+Row round_row(const T* row, const float* factors, std::int64_t depth, std::uint8_t* to) {
   static_assert(kStep % kLanes == 0);
-  ivec most = magnitude_bits(zero());
+  vec low = zero(), high = zero(), zeros = zero();
   for (std::int64_t k = 0; k < depth; k += kLanes) {
-    most = larger(most, magnitude_bits(load_lanes(row + k, static_cast<int>(smaller(kLanes, depth - k)))));
+    const vec v = load_lanes(row + k, static_cast<int>(smaller(kLanes, depth - k))) * load(factors + k);
+    low = min(low, v);
+    high = max(high, v);
+    zeros = fma(v, zero(), zeros);
   }
-  const std::uint32_t bits = largest(most);
-  const bool finite = bits < 0x7f800000u;
-  const float magnitude = __builtin_bit_cast(float, bits);
-  const bool counts = finite && magnitude >= kLeastMaximum;
-  const vec inverse = set1(counts ? kLargest / magnitude : 0.0f);
+  const float first = least(low), range = largest(high) - first;
+  const bool finite = all_finite(zeros) && range <= __FLT_MAX__;
+  const bool counts = finite && range >= kLeastRange;
+  const float inverse = counts ? kMostX / range : 0.0f;
+  const std::int32_t shift = counts ? _mm_cvtss_si32(_mm_set_ss(-first * inverse)) : 0;
   for (std::int64_t k = 0; k < steps_of(depth) * kStep; k += kLanes) {
     const auto n = static_cast<int>(smaller(kLanes, depth - k));
-    const vec v = n > 0 && counts ? load_lanes(row + k, n) * inverse : zero();
-    store_bytes(to + k / kStep * kTileBytes + k % kStep, v, shift);
+    const vec v = n > 0 && counts ? load_lanes(row + k, n) * load(factors + k) * set1(inverse) : zero();
+    store_bytes(to + k / kStep * kTileBytes + k % kStep, v, set1_words(shift));
   }
-  return !finite ? __builtin_nanf("") : counts ? magnitude / kLargest : 0.0f;
+  return {!finite ? __builtin_nanf("") : counts ? range / kMostX : 0.0f, shift};
 }
 
 template <class Kernel, class T>
@@ -137,38 +150,42 @@ struct Product {
     return (most + grid.block - 1) / grid.block;
   }
 
-  float* scales_of(std::int64_t team) const {
-    return reinterpret_cast<float*>(scratch + static_cast<std::size_t>(team) * grid.block_bytes);
+  Row* rows_in(std::int64_t team) const {
+    return reinterpret_cast<Row*>(scratch + static_cast<std::size_t>(team) * grid.block_bytes);
   }
-  std::int8_t* rounded_of(std::int64_t team) const {
-    return reinterpret_cast<std::int8_t*>(scales_of(team) + grid.block);
+  // The line of a row in the first tile of its 16 rows.
+  std::uint8_t* line_of(std::int64_t team, std::int64_t row) const {
+    auto* rounded = reinterpret_cast<std::uint8_t*>(rows_in(team) + grid.block);
+    return rounded + row / kTile * kTile * steps_of(K) * kStep + row % kTile * kStep;
   }
 
   void round_rows(std::int64_t team, std::int64_t member, std::int64_t index) const {
     const Range rows = rows_of(team, index);
     const Range mine = share(rows.count, 1, member, grid.col_teams);
     for (std::int64_t r = mine.first; r < mine.first + mine.count; ++r) {
-      std::int8_t* line = rounded_of(team) + r / kTile * kTile * steps_of(K) * kStep + r % kTile * kStep;
-      scales_of(team)[r] = round_row<Kernel::kShift>(x + (rows.first + r) * ldx, K, line);
+      rows_in(team)[r] =
+          round_row(x + (rows.first + r) * ldx, reinterpret_cast<const float*>(packed), K, line_of(team, r));
     }
   }
 
   // A tile of sums that waits for the steps after the product.
   struct Waiting {
     std::int64_t row = 0, rows = 0, panel = 0;  // row: in out
-    const float* scales = nullptr;              // of its rows
-    const std::int32_t* sums = nullptr;
+    const Row* of_rows = nullptr;
+    const std::int32_t* products = nullptr;
   };
 
   void finish(const Waiting& tile) const {
     const Panel panel = panel_at(packed, K, tile.panel);
     const std::int64_t col = tile.panel * kPanel;
     for (std::int64_t r = 0; r < tile.rows; ++r) {
-      const vec scale = set1(tile.scales[r]);
+      const vec scale = set1(tile.of_rows[r].scale);
+      const ivec zero = set1_words(tile.of_rows[r].zero);
       T* to = out + (tile.row + r) * ldo + col;
       for (std::int64_t j = 0; j < smaller(kPanel, N - col); j += kLanes) {
         const auto n = static_cast<int>(smaller(kLanes, N - col - j));
-        vec v = to_float(tile.sums + r * kPanel + j) * (scale * load(panel.scales + j));
+        vec v = corrected(tile.products + r * kPanel + j, zero, panel.sums + j) *
+                (scale * load(panel.scales + j));
         if (bias) v += load_lanes(bias + col + j, n);
         v = activate(activation, v);
         n == kLanes ? store(to + j, v) : store(to + j, v, n);
@@ -179,18 +196,16 @@ struct Product {
   void multiply(std::int64_t team, std::int64_t member, std::int64_t index) const {
     const Range rows = rows_of(team, index),
                 mine = share((N + kPanel - 1) / kPanel, 1, member, grid.col_teams);
-    alignas(64) std::int32_t sums[2][Kernel::kRows * kPanel];
+    alignas(64) std::int32_t products[2][Kernel::kRows * kPanel];
     Waiting waiting;
     int tile = 0;
     for (std::int64_t p = mine.first; p < mine.first + mine.count; ++p) {
       const Panel panel = panel_at(packed, K, p);
       for (std::int64_t r = 0; r < rows.count; r += Kernel::kRows, tile ^= 1) {
         const std::int64_t count = smaller(Kernel::kRows, rows.count - r);
-        const std::int8_t* from =
-            rounded_of(team) + r / kTile * kTile * steps_of(K) * kStep + r % kTile * kStep;
-        Kernel::multiply(from, count, panel, steps_of(K), sums[tile]);
+        Kernel::multiply(line_of(team, r), count, panel, steps_of(K), products[tile]);
         finish(waiting);
-        waiting = {rows.first + r, count, p, scales_of(team) + r, sums[tile]};
+        waiting = {rows.first + r, count, p, rows_in(team) + r, products[tile]};
       }
     }
     finish(waiting);
@@ -238,7 +253,7 @@ void run_of(const Context& context, const Int8Linear& args) {
   p.scratch = static_cast<std::byte*>(context.scratch());
   p.packed = static_cast<const std::byte*>(args.packed.data);
   if (!p.packed) {
-    pack(context, args.weight, p.scratch);
+    pack(context, args.weight, args.factors, p.scratch);
     p.packed = p.scratch;
     p.scratch += p.grid.packed_bytes;
   }
