@@ -51,7 +51,7 @@ TEST_F(ShellTest, BashOffersCommandsOptionsAndValues) {
   EXPECT_EQ(offered("warpwright train --dtype ''"), (WordSet{"fp32", "tf32", "bf16"}));
   EXPECT_EQ(offered("warpwright train --dtype = b"), WordSet{"bf16"});
   EXPECT_EQ(offered("warpwright train --dtype ="), (WordSet{"fp32", "tf32", "bf16"}));
-  EXPECT_EQ(offered("warpwright embed --dtype ''"), (WordSet{"fp32", "tf32", "bf16", "fp16"}));
+  EXPECT_EQ(offered("warpwright embed --dtype ''"), (WordSet{"fp32", "tf32", "bf16", "fp16", "int8"}));
   EXPECT_EQ(offered("warpwright train --device c"), (WordSet{"cpu", "cuda"}));
   EXPECT_EQ(offered("warpwright train --lr ''"), WordSet{});
   EXPECT_EQ(offered("warpwright eval --split train --bas"), WordSet{"--baselines"});

@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <vector>
 
 #include "tests/cli_fixture.hpp"
 #include "tests/tiny_bert.hpp"
@@ -50,6 +53,36 @@ TEST_F(StreamTest, AStreamsAnswersAreThoseOfTheFile) {
   const std::string wanted = output_;
   shell_fails(0, fmt::format("cat texts | {} --stream --batch-invariant > out 2> /dev/null", kEmbed), {});
   EXPECT_EQ(read_file(folder / "out", 1 << 26), wanted);
+}
+
+// The vectors of int8 are close to fp32's, or one line says what the processor lacks.
+TEST_F(StreamTest, Int8) {
+  put("texts", "the cat sat\na dog\n");
+  const ProcessResult int8 = run(embed({"--input", path("texts"), "--dtype", "int8"}));
+  if (int8.code != 0) {
+    EXPECT_EQ(int8.code, 2);
+    EXPECT_NE(
+        int8.err.find("--dtype: int8 needs a processor with AMX, AVX512_VNNI or AVX-VNNI; use fp32 or bf16"),
+        std::string::npos)
+        << int8.err;
+    return;
+  }
+  succeeds(embed({"--input", path("texts")}));
+  std::istringstream exact(output_), rounded(int8.out);
+  for (std::string a, b; std::getline(exact, a) && std::getline(rounded, b);) {
+    const auto wanted = json::parse(a)["embedding"].get<std::vector<double>>(),
+               found = json::parse(b)["embedding"].get<std::vector<double>>();
+    ASSERT_EQ(found.size(), wanted.size());
+    double dot = 0, left = 0, right = 0;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      dot += wanted[i] * found[i], left += wanted[i] * wanted[i], right += found[i] * found[i];
+    }
+    EXPECT_GT(dot / std::sqrt(left * right), 0.99);
+    EXPECT_NE(found, wanted);
+  }
+  const ProcessResult rank = run({"rank", "--model", path("bert"), "--query", "x", "--input", path("texts"),
+                                  "--weights-cache", "none", "--dtype", "int8"});
+  EXPECT_NE(rank.err.find("has no classification head"), std::string::npos) << rank.err;
 }
 
 TEST_F(StreamTest, TheSummaryIsAnObjectIfAskedFor) {

@@ -2,6 +2,7 @@
 form of a call against the others, and a caller's mistakes."""
 
 import json
+import pickle
 import struct
 import threading
 from pathlib import Path
@@ -53,6 +54,25 @@ def padded(golden, pad_in_front=False):
 
 
 @on_devices
+def int8_encoder(folder):
+    try:
+        return Encoder(folder, device="cpu", dtype="int8")
+    except RuntimeError as error:
+        assert "needs a processor with AMX, AVX512_VNNI or AVX-VNNI" in str(error)
+        pytest.skip("no kernel for int8 runs here")
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_int8(name):
+    encoder, exact = int8_encoder(MODELS / name), Encoder(MODELS / name, device="cpu")
+    assert encoder.dtype in (torch.float32, torch.bfloat16)
+    ids, mask = torch.arange(2, 14).view(2, 6), torch.ones(2, 6, dtype=torch.int64)
+    hidden, wanted = encoder(ids, mask), exact(ids, mask)
+    assert hidden.dtype is encoder.dtype
+    assert 1e-4 < (hidden.float() - wanted).norm() / wanted.norm() < 0.05
+    assert torch.equal(pickle.loads(pickle.dumps(encoder))(ids, mask), hidden)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["bert", "roberta", "sentence"])
 def test_goldens(device, dtype, name):

@@ -551,6 +551,17 @@ static void test_refusals(warpwright_context* context, const char* folder) {
   options.dtype = WARPWRIGHT_F16;
   check_status(warpwright_encoder_create(context, &options, &encoder), WARPWRIGHT_UNSUPPORTED,
                "options.dtype is WARPWRIGHT_F16, and the context is a CPU's; use WARPWRIGHT_F32", __LINE__);
+  options.dtype = WARPWRIGHT_INT8;
+  const warpwright_status status = warpwright_encoder_create(context, &options, &encoder);
+  if (status == WARPWRIGHT_OK) {
+    warpwright_encoder_info info = {.size = sizeof info};
+    check_status(warpwright_encoder_get_info(encoder, &info), WARPWRIGHT_OK, "", __LINE__);
+    CHECK(info.dtype == WARPWRIGHT_F32 || info.dtype == WARPWRIGHT_BF16);
+    warpwright_encoder_destroy(encoder);
+  } else {
+    check_status(status, WARPWRIGHT_UNSUPPORTED,
+                 "options.dtype is WARPWRIGHT_INT8, which needs a processor with AMX", __LINE__);
+  }
   options.dtype = WARPWRIGHT_F32;
   options.pooling = 9;
   CHECK_REFUSED(warpwright_encoder_create(context, &options, &encoder), "options.pooling is 9");

@@ -62,13 +62,10 @@ inline Int8Linear with_factors(Int8Linear args, testing::Fixture& f) {
   return args;
 }
 
-// The same with the weight packed into `packed`, which begins at a multiple of 64 bytes.
-inline Int8Linear with_packed(Int8Linear args, const Context& context, std::vector<std::byte>& memory) {
-  const std::int64_t bytes = int8_packed_bytes(args.weight.shape[0], args.weight.shape[1]);
-  memory.resize(static_cast<std::size_t>(bytes) + 64);
-  const std::uintptr_t at = (reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64;
-  args.packed = Tensor(reinterpret_cast<void*>(at), DType::u8, {bytes});
-  int8_pack(context, args.weight, args.factors, args.packed);
+// The same with the weight packed.
+inline Int8Linear with_packed(Int8Linear args, const Context& context, testing::Fixture& f) {
+  args.packed = f.output(DType::u8, {int8_packed_bytes(args.weight.shape[0], args.weight.shape[1])});
+  if (f.with_data()) int8_pack(context, args.weight, args.factors, args.packed);
   args.weight.data = nullptr;
   return args;
 }

@@ -5,13 +5,11 @@ namespace warpwright::ops {
 
 void int8_linear_bench(Bench& bench) {
   if (bench.on_gpu()) return;
-  std::vector<std::byte> memory;
   const Context context{ContextOptions{}};
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const auto& c : int8::bench_cases()) {
       bench.run(int8_linear_op(), [&](testing::Fixture& f) {
-        const Int8Linear args = int8::make_args(c, dtype, f);
-        return f.with_data() ? int8::with_packed(args, context, memory) : args;
+        return int8::with_packed(int8::make_args(c, dtype, f), context, f);
       });
     }
   }

@@ -60,9 +60,8 @@ TEST_P(Int8, PackedWeightsGiveTheSameBits) {
   const Context context{ContextOptions{}};
   for (const auto& c : int8::test_cases()) {
     Fixture fixture(7);
-    std::vector<std::byte> memory;
     const auto plain = int8::with_factors(int8::make_args(c, DType::f32, fixture), fixture);
-    auto packed = int8::with_packed(plain, context, memory);
+    auto packed = int8::with_packed(plain, context, fixture);
     packed.out = fixture.output(DType::f32, {c.M, c.N});
     run_variant(int8_linear_op(), variant, plain, 2);
     run_variant(int8_linear_op(), variant, packed, 3);
@@ -211,9 +210,8 @@ TEST(Int8Linear, RefusesToPackWhatIsNotFinite) {
   Fixture fixture(19);
   const Context context{ContextOptions{}};
   const auto error = [&](const Int8Linear& args) {
-    std::vector<std::byte> memory;
     try {
-      int8::with_packed(args, context, memory);
+      int8::with_packed(args, context, fixture);
     } catch (const Error& refused) {
       return std::string(refused.what());
     }

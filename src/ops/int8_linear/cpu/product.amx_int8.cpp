@@ -49,6 +49,11 @@ struct Amx {
   }
 };
 
+// A tile product takes as long for few rows as for 16, so VNNI comes first for these.
+double cost(const Int8LinearProblem& p, const DeviceInfo&) {
+  return p.M <= 4 ? 1 : 0;
+}
+
 }  // namespace
 }  // namespace warpwright::ops::int8::amx_int8
 
@@ -58,6 +63,7 @@ namespace this_isa = int8::amx_int8;
 WARPWRIGHT_KERNEL(Int8Linear, kCpu) = {.needs = kThisCpu,
                                        .dtypes = kCpuDTypes,
                                        .run = this_isa::run<this_isa::Amx>,
-                                       .workspace = int8::workspace};
+                                       .workspace = int8::workspace,
+                                       .cost = this_isa::cost};
 
 }  // namespace warpwright::ops

@@ -5,8 +5,8 @@
 //   multiply(x, rows, panel, steps, sums)  sums (kRows, kPanel) of at least `rows` rows
 //
 // A team rounds a block of rows into tiles of (16 rows, 64 terms) for each 64 terms of the depth; the block
-// stays in L2. Each member then takes its own panels of the weight, which pass through L1. The steps after a
-// tile's sums run after the product of the next tile, so that they do not wait for it.
+// stays in L2. Each member then takes its own panels of the weight, a few rows after the other (group_of).
+// The steps after a tile's sums run after the product of the next tile, so that they do not wait for it.
 #pragma once
 
 #include <omp.h>
@@ -38,18 +38,19 @@ inline float least(vec v) {
 inline float largest(vec v) {
   return _mm512_reduce_max_ps(v);
 }
-inline ivec set1_words(int x) {
-  return _mm512_set1_epi32(x);
-}
-// The bytes round(v) + zero, limited to 0 … 255.
-inline void store_bytes(std::uint8_t* to, vec v, ivec zero) {
-  const ivec q = _mm512_max_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(v), zero), _mm512_setzero_si512());
+// The bytes round(v) + z, limited to 0 … 255.
+inline void store_bytes(std::uint8_t* to, vec v, std::int32_t z) {
+  const ivec q =
+      _mm512_max_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(v), _mm512_set1_epi32(z)), _mm512_setzero_si512());
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtusepi32_epi8(q));
 }
+inline ivec load_words(const std::int32_t* p) {
+  return _mm512_loadu_si512(p);
+}
 // Σ q·w − z·Σ w
-inline vec corrected(const std::int32_t* products, ivec zero, const std::int32_t* sums) {
+inline vec corrected(const std::int32_t* products, std::int32_t z, ivec sums) {
   return _mm512_cvtepi32_ps(
-      _mm512_sub_epi32(_mm512_loadu_si512(products), _mm512_mullo_epi32(zero, _mm512_loadu_si512(sums))));
+      _mm512_sub_epi32(load_words(products), _mm512_mullo_epi32(_mm512_set1_epi32(z), sums)));
 }
 
 #else
@@ -65,19 +66,17 @@ inline float least(vec v) {
 inline float largest(vec v) {
   return -least(zero() - v);
 }
-inline ivec set1_words(int x) {
-  return _mm256_set1_epi32(x);
-}
-inline void store_bytes(std::uint8_t* to, vec v, ivec zero) {
-  const ivec q = _mm256_add_epi32(_mm256_cvtps_epi32(v), zero);
+inline void store_bytes(std::uint8_t* to, vec v, std::int32_t z) {
+  const ivec q = _mm256_add_epi32(_mm256_cvtps_epi32(v), _mm256_set1_epi32(z));
   const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(halves, halves));
 }
-inline vec corrected(const std::int32_t* products, ivec zero, const std::int32_t* sums) {
-  const auto words = [](const std::int32_t* p) {
-    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  };
-  return _mm256_cvtepi32_ps(_mm256_sub_epi32(words(products), _mm256_mullo_epi32(zero, words(sums))));
+inline ivec load_words(const std::int32_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+inline vec corrected(const std::int32_t* products, std::int32_t z, ivec sums) {
+  return _mm256_cvtepi32_ps(
+      _mm256_sub_epi32(load_words(products), _mm256_mullo_epi32(_mm256_set1_epi32(z), sums)));
 }
 
 #endif
@@ -111,7 +110,7 @@ Row round_row(const T* row, const float* factors, std::int64_t depth, std::uint8
   for (std::int64_t k = 0; k < steps_of(depth) * kStep; k += kLanes) {
     const auto n = static_cast<int>(smaller(kLanes, depth - k));
     const vec v = n > 0 && counts ? load_lanes(row + k, n) * load(factors + k) * set1(inverse) : zero();
-    store_bytes(to + k / kStep * kTileBytes + k % kStep, v, set1_words(shift));
+    store_bytes(to + k / kStep * kTileBytes + k % kStep, v, shift);
   }
   return {!finite ? __builtin_nanf("") : counts ? range / kMostX : 0.0f, shift};
 }
@@ -128,6 +127,7 @@ struct Product {
   const std::byte* packed;
   std::byte* scratch;
   Grid grid;
+  std::int64_t l1_bytes, l2_bytes;
 
   struct Range {
     std::int64_t first, count;
@@ -175,22 +175,36 @@ struct Product {
     const std::int32_t* products = nullptr;
   };
 
+  // The steps after the sums for kLanes columns of a tile, or the first n of them.
+  template <bool whole>
+  void finish_columns(const Waiting& tile, const Panel& panel, std::int64_t j, int n) const {
+    const std::int64_t col = tile.panel * kPanel + j;
+    const ivec sums = load_words(panel.sums + j);
+    const vec scales = load(panel.scales + j), shift = bias ? load_lanes(bias + col, n) : zero();
+    T* to = out + tile.row * ldo + col;
+    for (std::int64_t r = 0; r < tile.rows; ++r, to += ldo) {
+      const Row& row = tile.of_rows[r];
+      const vec sum = corrected(tile.products + r * kPanel + j, row.zero, sums);
+      const vec v = activate(activation, fma(sum, set1(row.scale) * scales, shift));
+      whole ? store(to, v) : store(to, v, n);
+    }
+  }
   void finish(const Waiting& tile) const {
     const Panel panel = panel_at(packed, K, tile.panel);
-    const std::int64_t col = tile.panel * kPanel;
-    for (std::int64_t r = 0; r < tile.rows; ++r) {
-      const vec scale = set1(tile.of_rows[r].scale);
-      const ivec zero = set1_words(tile.of_rows[r].zero);
-      T* to = out + (tile.row + r) * ldo + col;
-      for (std::int64_t j = 0; j < smaller(kPanel, N - col); j += kLanes) {
-        const auto n = static_cast<int>(smaller(kLanes, N - col - j));
-        vec v = corrected(tile.products + r * kPanel + j, zero, panel.sums + j) *
-                (scale * load(panel.scales + j));
-        if (bias) v += load_lanes(bias + col + j, n);
-        v = activate(activation, v);
-        n == kLanes ? store(to + j, v) : store(to + j, v, n);
-      }
+    const std::int64_t columns = smaller(kPanel, N - tile.panel * kPanel);
+    for (std::int64_t j = 0; j < columns; j += kLanes) {
+      const auto n = static_cast<int>(smaller(kLanes, columns - j));
+      n == kLanes ? finish_columns<true>(tile, panel, j, n) : finish_columns<false>(tile, panel, j, n);
     }
+  }
+
+  // The rows that take all panels before the next rows do: those that stay in L1 next to a panel. If not even
+  // one tile's do, the weight passes once per tile if it stays in L2, and otherwise once for all rows.
+  std::int64_t group_of(std::int64_t rows) const {
+    const std::int64_t line = steps_of(K) * kStep + 1;
+    const std::int64_t fit = l1_bytes * 5 / 8 / line / Kernel::kRows * Kernel::kRows;
+    if (fit > 0) return fit;
+    return N * line <= l2_bytes / 2 ? Kernel::kRows : rows;
   }
 
   void multiply(std::int64_t team, std::int64_t member, std::int64_t index) const {
@@ -199,13 +213,16 @@ struct Product {
     alignas(64) std::int32_t products[2][Kernel::kRows * kPanel];
     Waiting waiting;
     int tile = 0;
-    for (std::int64_t p = mine.first; p < mine.first + mine.count; ++p) {
-      const Panel panel = panel_at(packed, K, p);
-      for (std::int64_t r = 0; r < rows.count; r += Kernel::kRows, tile ^= 1) {
-        const std::int64_t count = smaller(Kernel::kRows, rows.count - r);
-        Kernel::multiply(line_of(team, r), count, panel, steps_of(K), products[tile]);
-        finish(waiting);
-        waiting = {rows.first + r, count, p, rows_in(team) + r, products[tile]};
+    const std::int64_t group = group_of(rows.count);
+    for (std::int64_t g = 0; g < rows.count; g += group) {
+      for (std::int64_t p = mine.first; p < mine.first + mine.count; ++p) {
+        const Panel panel = panel_at(packed, K, p);
+        for (std::int64_t r = g; r < smaller(g + group, rows.count); r += Kernel::kRows, tile ^= 1) {
+          const std::int64_t count = smaller(Kernel::kRows, rows.count - r);
+          Kernel::multiply(line_of(team, r), count, panel, steps_of(K), products[tile]);
+          finish(waiting);
+          waiting = {rows.first + r, count, p, rows_in(team) + r, products[tile]};
+        }
       }
     }
     finish(waiting);
@@ -250,6 +267,8 @@ void run_of(const Context& context, const Int8Linear& args) {
   p.grid =
       grid_of({.M = p.M, .N = p.N, .K = p.K, .dtype = args.x.dtype, .packed = args.packed.data != nullptr},
               context.device());
+  p.l1_bytes = static_cast<std::int64_t>(context.device().l1_bytes);
+  p.l2_bytes = static_cast<std::int64_t>(context.device().l2_bytes);
   p.scratch = static_cast<std::byte*>(context.scratch());
   p.packed = static_cast<const std::byte*>(args.packed.data);
   if (!p.packed) {
