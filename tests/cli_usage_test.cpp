@@ -283,7 +283,7 @@ TEST_F(UsageTest, WordsThatAreNoChoice) {
       {{"train", "--master-weights", "fp16"}, {"--master-weights", "fp32, none"}},
       {{"train", "--on-nonfinite", "skp"}, {"--on-nonfinite", "nearest is skip"}},
       {{"generate", "--dtype", "atuo"}, {"--dtype", "nearest is auto"}},
-      {{"embed", "--dtype", "int8"}, {"--dtype", "int8"}},
+      {{"embed", "--dtype", "int4"}, {"--dtype", "int8"}},
       {{"embed", "--pooling", "maen"}, {"--pooling", "nearest is mean"}},
       {{"embed", "--over-limit", "trunc"}, {"--over-limit", "nearest is truncate"}},
       {{"embed", "--format", "csv"}, {"--format", "auto, jsonl, npy"}},

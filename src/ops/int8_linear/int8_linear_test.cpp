@@ -148,7 +148,7 @@ double error_of_rounding(const Int8Linear& args) {
   return compare(elements_of(args.out), exact, DType::f32).relative;
 }
 
-// What rounding costs: about 1 % of a random product.
+// Rounding costs about 1 % of a random product.
 TEST(Int8LinearReference, ErrorOfRounding) {
   Fixture fixture(15);
   const double error =
