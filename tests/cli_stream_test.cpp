@@ -69,7 +69,8 @@ TEST_F(StreamTest, Int8) {
   }
   succeeds(embed({"--input", path("texts")}));
   std::istringstream exact(output_), rounded(int8.out);
-  for (std::string a, b; std::getline(exact, a) && std::getline(rounded, b);) {
+  int lines = 0;
+  for (std::string a, b; std::getline(exact, a) && std::getline(rounded, b); ++lines) {
     const auto wanted = json::parse(a)["embedding"].get<std::vector<double>>(),
                found = json::parse(b)["embedding"].get<std::vector<double>>();
     ASSERT_EQ(found.size(), wanted.size());
@@ -80,6 +81,7 @@ TEST_F(StreamTest, Int8) {
     EXPECT_GT(dot / std::sqrt(left * right), 0.99);
     EXPECT_NE(found, wanted);
   }
+  EXPECT_EQ(lines, 2);
   const ProcessResult rank = run({"rank", "--model", path("bert"), "--query", "x", "--input", path("texts"),
                                   "--weights-cache", "none", "--dtype", "int8"});
   EXPECT_NE(rank.err.find("has no classification head"), std::string::npos) << rank.err;

@@ -305,7 +305,7 @@ typedef struct warpwright_encoder_options {
   int64_t max_batch_tokens;    /* 0: 16384 */
   int64_t max_batch_sequences; /* 0: max_batch_tokens, at most 4096 */
   int64_t max_length;          /* tokens of a text or a pair, with special tokens; 0: the model's */
-  warpwright_dtype dtype;      /* of weights and hidden states: F32, BF16, on a GPU F16, on a CPU INT8 */
+  warpwright_dtype dtype;      /* F32, BF16, on a GPU F16, on a CPU INT8 */
   warpwright_pooling pooling;
   warpwright_normalization normalization;
   int32_t batch_invariant; /* not 0: a text's bits do not depend on the other texts in its batch */
@@ -337,7 +337,7 @@ typedef struct warpwright_encoder_info {
   int64_t max_batch_tokens, max_batch_sequences;
   int64_t wasted_tokens;  /* rows computed so far in addition to the given tokens */
   int32_t has_tokenizer;  /* 0: the encoder takes ids only, no texts */
-  warpwright_dtype dtype; /* of hidden states; with INT8, that of the rest */
+  warpwright_dtype dtype; /* of hidden states: F32, BF16 or F16 */
   /* Since 1.2: the number of the model's prompts (config_sentence_transformers.json), and the index of the
    * default prompt or -1. */
   int32_t prompts, default_prompt;

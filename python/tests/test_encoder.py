@@ -53,7 +53,6 @@ def padded(golden, pad_in_front=False):
     return ids, types, mask
 
 
-@on_devices
 def int8_encoder(folder):
     try:
         return Encoder(folder, device="cpu", dtype="int8")
@@ -73,6 +72,7 @@ def test_int8(name):
     assert torch.equal(pickle.loads(pickle.dumps(encoder))(ids, mask), hidden)
 
 
+@on_devices
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["bert", "roberta", "sentence"])
 def test_goldens(device, dtype, name):

@@ -205,7 +205,7 @@ class Encoder:
     config  a dict, or an object with to_dict(); not for a folder
     device  "cpu", "cuda", "cuda:1", …; by default the tensors' device, or for a folder a GPU if there is one
     dtype   of weights and hidden states: torch.float32, bfloat16 or float16, or their names; by default the tensors' dtype,
-            or float32 for a folder. "int8", on a CPU: the layers' products in int8; the attribute dtype is that of the rest,
+            or float32 for a folder. "int8" or torch.int8, on a CPU: the layers' products in int8; the attribute dtype is that of the rest,
             bfloat16 where the processor multiplies it faster than float32
 
     pooling ("mean", "cls", "max", "mean_sqrt") and normalize: None takes the folder's setting.

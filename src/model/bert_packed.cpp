@@ -93,7 +93,7 @@ bool is_whole(const MappedFile& file, const std::string& layout, const std::stri
 // Factors for a layer whose input comes from a normalization with these parameters: √(w / r) for each column,
 // with w the largest weight and r the size of the input, γ times a number that is seldom beyond ±3, plus β
 // (SmoothQuant, arXiv:2211.10438, equation 4, without its calibration). rows: those of the weight that lose
-// most by rounding.
+// most by rounding. A change here needs another name of the layout (int8_layout).
 std::vector<float> factors_after_norm(const std::vector<float>& gain, const std::vector<float>& shift,
                                       const Tensor& rows) {
   constexpr float kLeast = 1e-5f;
@@ -204,7 +204,7 @@ std::optional<BertPackedWeights> BertPackedWeights::open(const Context& context,
         if (layout.int8 && fc) block.attnorm_weight = vector(gain), block.attnorm_bias = vector(shift);
         file.load_layer(l, block);
         if (gain.empty()) return std::vector<float>();
-        // An error of the scores hardly passes the softmax, but one of the values goes on.
+        // An error in the scores changes the softmax little, but one in the values goes on.
         const std::int64_t H = config.hidden;
         return factors_after_norm(gain, shift, qkv ? weight.slice(0, 2 * H, H) : weight);
       });
@@ -222,9 +222,11 @@ std::optional<BertPackedWeights> BertPackedWeights::open(const Context& context,
   return use(laid_out.data());
 }
 
-BertPackedWeights BertPackedWeights::random_int8(const Context& context, const BertConfig& config) {
+std::optional<BertPackedWeights> BertPackedWeights::random_int8(const Context& context,
+                                                                const BertConfig& config) {
   constexpr std::uint32_t kPurpose = 0x494e5438;  // its own random stream: "INT8"
   const Layout layout(DType::f32, true, context.device());
+  if (layout.name.empty()) return std::nullopt;
   std::uint32_t index = 0;
   std::size_t bytes = 0;
   BertPackedWeights weights;

@@ -31,8 +31,8 @@ class BertPackedWeights {
   static std::optional<BertPackedWeights> open(const Context& context, const BertFile& file,
                                                const BertConfig& config, DType dtype, bool int8,
                                                const std::filesystem::path& cache);
-  // Random weights in int8, for benches.
-  static BertPackedWeights random_int8(const Context& context, const BertConfig& config);
+  // Random weights in int8, for benches. Returns nothing as open() does.
+  static std::optional<BertPackedWeights> random_int8(const Context& context, const BertConfig& config);
 
   // A layer's weights, read-only.
   struct Layer {

@@ -44,6 +44,7 @@ CpuFeatures detect_cpu_features() {
   if (features.avx2 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) {
     features.avx_vnni = eax & (1u << 4);
     features.avx512_bf16 = features.avx512 && (eax & (1u << 5));
+    features.amx_int8 = features.amx_int8 && features.avx512_bf16;  // its kernels use both
   }
   return features;
 }

@@ -24,7 +24,7 @@ struct CpuFeatures {
   bool avx512_bf16 = false;  // with AVX-512
   bool avx512_fp16 = false;  // with AVX-512
   bool amx_bf16 = false;     // with AVX-512 and the kernel's permission to use tile registers
-  bool amx_int8 = false;     // the same
+  bool amx_int8 = false;     // the same, with AVX512_BF16
 
   // True if vdpbf16ps does more multiply-adds per second than fp32's instructions. A Zen 4 does twice as
   // many with it. Intel's processors with AMX do half as many. They all have AVX512_FP16, which Zen 4 and Zen

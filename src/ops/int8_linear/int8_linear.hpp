@@ -7,15 +7,16 @@
 //            q = round(row · (255 / (high − low))) + z, limited to 0 … 255
 //            where low and high are the row's least and largest value, or 0 if that is beyond
 // A row counts as zeros if its max|row| or its high − low is below 2^-120. If a value of a row of x, or its
-// high − low, is not finite, that row of out is NaN.
+// high − low, is not finite, that row of out is NaN. A product of scales beyond fp32 may give NaN, too.
 //
 // With factors c, x · c is rounded instead of x, and weight / c instead of weight, which leaves the product
 // as it is. A column of x that is much larger than the others would make these lose their digits.
 //
 // The sum over k is exact (int32), so a result depends neither on the number of threads nor on other rows.
-// Everything after it is fp32. x, bias and out have one dtype, fp32 or bf16. The rows of x and out may be
-// strided (strides[1] is 1); weight is contiguous and has a floating dtype of its own. M, N ≥ 0, and
-// 0 ≤ K ≤ kMostDepth. Throws Error if an argument does not fit.
+// Everything after it is fp32. x, bias and out have one dtype, fp32 or bf16 (for the reference, any floating
+// dtype). The rows of x and out may be strided (strides[1] is 1); weight is contiguous and has a floating
+// dtype of its own. Nothing may be in place. M, N ≥ 0, and 0 ≤ K ≤ kMostDepth. Throws Error if an argument
+// does not fit.
 //
 // Sources: O. Zafrir et al., "Q8BERT", arXiv:1910.06188; a scale for each token: Z. Yao et al.,
 // "ZeroQuant", arXiv:2206.01861; c: G. Xiao et al., "SmoothQuant", arXiv:2211.10438.
@@ -41,7 +42,7 @@ struct Int8LinearProblem {
 
 struct Int8Linear {
   using Problem = Int8LinearProblem;
-  // The largest K whose sums fit into int32.
+  // The largest power of two whose sums fit into int32.
   static constexpr std::int64_t kMostDepth = std::int64_t{1} << 16;
 
   Tensor x;          // (M, K)
@@ -71,15 +72,17 @@ inline void int8_linear(Context& context, const Int8Linear& args) {
 }
 
 // The name of the layout in which this device's kernels take packed weights; "" if the reference is forced,
-// which takes none. It is the same on all processors, and changes with every change of the layout.
+// which takes none. It is the same on all processors. It changes with every change of the layout, of the
+// rounding, or of the factors that a model gives (bert_packed.cpp), so that a cache never holds bytes that
+// are packed in another way.
 std::string int8_layout(const DeviceInfo& device);
 
 // Bytes of a packed weight (N, K), a multiple of 64.
 std::int64_t int8_packed_bytes(std::int64_t N, std::int64_t K);
 
 // Rounds a weight and packs it. weight: (N, K), contiguous, of any floating dtype. factors: (K) fp32, or
-// absent. packed: (int8_packed_bytes) u8, which begins at a multiple of 64 bytes. Throws Error if a value is
-// not finite, or a factor not more than 0.
+// absent. packed: (int8_packed_bytes) u8, which begins at a multiple of 64 bytes. Throws Error if a tensor
+// does not fit, a value is not finite, or a factor is not more than 0.
 void int8_pack(const Context& context, const Tensor& weight, const Tensor& factors, const Tensor& packed);
 
 // The reason why this device has no kernel for int8; "" if it has one.

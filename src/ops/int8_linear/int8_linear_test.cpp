@@ -5,6 +5,7 @@
 
 #include "ops/element.hpp"
 #include "ops/int8_linear/cases.hpp"
+#include "ops/int8_linear/kernels.hpp"
 #include "ops/testing/check.hpp"
 
 namespace warpwright::ops {
@@ -84,7 +85,40 @@ TEST_P(Int8, IsBatchInvariant) {
   }
 }
 
-// The kernels agree to the bit: their sums are exact and the steps after them are the same.
+// Two members share a team's rows, in several blocks: one waits for the other before the next block.
+TEST_P(Int8, MembersOfATeamWaitForEachOther) {
+  const auto& variant = find_variant(int8_linear_op(), GetParam());
+  DeviceInfo device = device_for(variant.name);
+  device.threads = 2;
+  Fixture fixture(10);
+  const auto args = int8::make_args({528, 2304, 384}, DType::f32, fixture);
+  const int8::Grid grid = int8::grid_of(args.problem(), device);
+  ASSERT_EQ(grid.row_teams, 1);
+  ASSERT_EQ(grid.col_teams, 2);
+  ASSERT_LT(grid.block, 528);
+  auto alone = args;
+  alone.out = fixture.output(DType::f32, {528, 2304});
+  run_variant(int8_linear_op(), variant, alone, 1);
+  for (int run = 0; run < 3; ++run) {
+    run_variant(int8_linear_op(), variant, args, 2);
+    EXPECT_EQ(elements_of(args.out), elements_of(alone.out)) << run;
+  }
+}
+
+// The kernels agree to the bit, because their sums are exact and the steps after them are the same.
+TEST_P(Int8, GivesTheBitsOfTheOtherKernels) {
+  Fixture fixture(12);
+  const auto args = int8::with_factors(int8::make_args({37, 70, 300}, DType::f32, fixture), fixture);
+  run_variant(int8_linear_op(), find_variant(int8_linear_op(), GetParam()), args, 2);
+  for (const auto& other : int8_linear_op().variants) {
+    if (other.name == kReference || !missing_for(other.name).empty()) continue;
+    auto theirs = args;
+    theirs.out = fixture.output(DType::f32, {37, 70});
+    run_variant(int8_linear_op(), other, theirs, 1);
+    EXPECT_EQ(elements_of(theirs.out), elements_of(args.out)) << other.name;
+  }
+}
+
 TEST_P(Int8, ExtremeRows) {
   const auto& variant = find_variant(int8_linear_op(), GetParam());
   Fixture fixture(11);
@@ -120,13 +154,48 @@ TEST_P(Int8, TheDeepestSumIsExact) {
   Fixture fixture(13);
   const std::int64_t K = Int8Linear::kMostDepth;
   const auto args = int8::make_args({2, 3, K}, DType::f32, fixture, Activation::none, false);
-  std::fill_n(args.x.as<float>(), 2 * K, 255.0f);
+  std::fill_n(args.x.as<float>(), K, 255.0f);
+  std::fill_n(args.x.as<float>() + K, K, -255.0f);
   std::fill_n(args.weight.as<float>(), 3 * K, 127.0f);
   std::fill_n(args.weight.as<float>() + K, K, -127.0f);
   run_variant(int8_linear_op(), variant, args, 1);
   const auto most = static_cast<float>(std::int64_t{255} * 127 * K);
   for (int m = 0; m < 2; ++m) {
-    for (int n = 0; n < 3; ++n) EXPECT_EQ(args.out.as<float>()[m * 3 + n], n == 1 ? -most : most);
+    for (int n = 0; n < 3; ++n)
+      EXPECT_EQ(args.out.as<float>()[m * 3 + n], (n == 1) == (m == 1) ? most : -most);
+  }
+}
+
+// The kernels for few rows and for many take turns at four rows; a row has the same bits on both sides.
+TEST(Int8Linear, TheChosenKernelIsBatchInvariant) {
+  Context context{ContextOptions{}};
+  if (const std::string reason = refuse_int8(context.device()); !reason.empty()) GTEST_SKIP() << reason;
+  Fixture fixture(14);
+  const auto all = int8::make_args({9, 70, 300}, DType::f32, fixture);
+  int8_linear(context, all);
+  for (const std::int64_t rows : {1, 4, 5}) {
+    auto some = all;
+    some.x = all.x.slice(0, 0, rows);
+    some.out = fixture.output(DType::f32, {rows, 70});
+    int8_linear(context, some);
+    EXPECT_EQ(elements_of(some.out), elements_of(all.out.slice(0, 0, rows))) << rows;
+  }
+}
+
+// A forward of fewer rows never needs more scratch than the plan for the most rows has.
+TEST(Int8Linear, FewerRowsNeedNoMoreScratch) {
+  DeviceInfo device = cpu_device_info();
+  for (const int threads : {1, 2, 6, 8, 64}) {
+    device.threads = threads;
+    std::size_t before = 0;
+    for (std::int64_t M = 0; M < 20000; M += 7) {
+      const Int8LinearProblem p{.M = M, .N = 1152, .K = 384, .packed = true};
+      const std::size_t bytes = int8::workspace(p, device);
+      const int8::Grid grid = int8::grid_of(p, device);
+      EXPECT_GE(bytes, before) << threads << " threads, " << M << " rows";
+      EXPECT_GE(bytes, static_cast<std::size_t>(grid.row_teams) * grid.block_bytes);
+      before = bytes;
+    }
   }
 }
 

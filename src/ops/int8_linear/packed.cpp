@@ -53,7 +53,7 @@ void pack(const Context& context, const Tensor& weight, const Tensor& factors, s
 using namespace int8;
 
 std::string int8_layout(const DeviceInfo& device) {
-  return parts_of(forced_choice(device, "int8_linear")).kernel == kReference ? "" : "int8.1";
+  return parts_of(forced_choice(device, "int8_linear")).kernel == kReference ? "" : "int8.2";
 }
 
 std::int64_t int8_packed_bytes(std::int64_t N, std::int64_t K) {
@@ -61,15 +61,24 @@ std::int64_t int8_packed_bytes(std::int64_t N, std::int64_t K) {
 }
 
 void int8_pack(const Context& context, const Tensor& weight, const Tensor& factors, const Tensor& packed) {
+  constexpr std::string_view kName = "int8_pack";
+  require(weight.shape.rank() == 2 && is_floating(weight.dtype), kName,
+          "weight must be (N, K) in a floating dtype");
+  const std::int64_t N = weight.shape[0], K = weight.shape[1];
+  require_tensor(kName, "weight", weight, weight.dtype, {N, K});
+  if (factors) require_tensor(kName, "factors", factors, DType::f32, {K});
+  require_tensor(kName, "packed", packed, DType::u8, {int8_packed_bytes(N, K)});
+  require(reinterpret_cast<std::uintptr_t>(packed.data) % 64 == 0, kName,
+          "packed must start at a multiple of 64 bytes");
   for (std::int64_t k = 0; factors && k < factors.shape[0]; ++k) {
     const float factor = factors.as<float>()[k];
-    require(factor > 0 && std::isfinite(factor), "int8_linear",
+    require(factor > 0 && std::isfinite(factor), kName,
             fmt::format("factor {} is {}, needs a finite number above 0", k, factor));
   }
   pack(context, weight, factors, static_cast<std::byte*>(packed.data));
   for (std::int64_t n = 0; n < weight.shape[0]; ++n) {
     const Panel panel = panel_at(static_cast<const std::byte*>(packed.data), weight.shape[1], n / kPanel);
-    require(std::isfinite(panel.scales[n % kPanel]), "int8_linear",
+    require(std::isfinite(panel.scales[n % kPanel]), kName,
             fmt::format("row {} of weight has a value that is not finite", n));
   }
 }

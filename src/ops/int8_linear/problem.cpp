@@ -24,7 +24,8 @@ Int8LinearProblem Int8Linear::problem() const {
   require(x.shape.rank() == 2, kName, "x must be (M, K)");
   require(weight.shape.rank() == 2, kName, "weight must be (N, K)");
   const std::int64_t M = x.shape[0], K = x.shape[1], N = weight.shape[0];
-  require(K <= kMostDepth, kName, fmt::format("K is {}; sums fit into int32 up to {}", K, kMostDepth));
+  require(K <= kMostDepth, kName,
+          fmt::format("K is {}, but at most {} are taken, whose sums fit into int32", K, kMostDepth));
   require_rows("x", x, x.dtype, {M, K});
   if (packed) {
     require_shape(kName, "weight", weight, {N, K});
@@ -58,14 +59,13 @@ double Int8LinearProblem::flops() const {
 double Int8LinearProblem::bytes() const {
   const auto element = static_cast<double>(size_of(dtype));
   const auto m = static_cast<double>(M), n = static_cast<double>(N), k = static_cast<double>(K);
-  return m * (k + n) * element + n * k + (bias ? n * element : 0);
+  return m * (k + n) * element + n * k * (packed ? 1 : element) + (bias ? n * element : 0);
 }
 
 namespace int8 {
 namespace {
 
-// Rounded rows of a block take at most half of L2, which leaves room for a panel.
-constexpr std::int64_t kMostRows = 512;
+constexpr std::int64_t kMostRows = 512;  // of a block
 
 }  // namespace
 
@@ -84,21 +84,24 @@ Grid grid_of(const Int8LinearProblem& p, const DeviceInfo& device) {
     grid.row_teams = teams;
     grid.col_teams = members;
   }
-  const std::int64_t rows = ceil_div(row_tiles, 2 * grid.row_teams) * 2 * kTile;
   const std::int64_t row_bytes = std::max<std::int64_t>(steps_of(p.K), 1) * kStep;
+  // Rounded rows take at most half of L2, which leaves room for a panel, but at least two tiles.
   const std::int64_t fit =
       static_cast<std::int64_t>(device.l2_bytes / 2) / row_bytes / (2 * kTile) * 2 * kTile;
-  grid.block = std::min(std::clamp(fit, 2 * kTile, kMostRows), rows);
-  grid.block_bytes = static_cast<std::size_t>(
-                         grid.block * (row_bytes + std::int64_t{sizeof(float) + sizeof(std::int32_t)}) + 63) /
-                     64 * 64;
+  grid.block = std::min(std::clamp(fit, 2 * kTile, kMostRows), ceil_div(row_tiles, 2) * 2 * kTile);
+  const auto bytes =
+      static_cast<std::size_t>(grid.block * (row_bytes + std::int64_t{sizeof(float) + sizeof(std::int32_t)}));
+  grid.block_bytes = (bytes + 63) / 64 * 64;
   grid.packed_bytes = p.packed ? 0 : static_cast<std::size_t>(int8_packed_bytes(p.N, p.K));
   return grid;
 }
 
+// For as many teams as any grid of these rows or fewer has, so that fewer rows never need more.
 std::size_t workspace(const Int8LinearProblem& p, const DeviceInfo& device) {
   const Grid grid = grid_of(p, device);
-  return grid.packed_bytes + static_cast<std::size_t>(grid.row_teams) * grid.block_bytes;
+  const std::int64_t teams =
+      std::min<std::int64_t>(device.threads, std::max<std::int64_t>(ceil_div(p.M, kTile), 1));
+  return grid.packed_bytes + static_cast<std::size_t>(teams) * grid.block_bytes;
 }
 
 }  // namespace int8

@@ -1,4 +1,4 @@
-// Products with VNNI, which adds four products of a byte without sign and one with sign to an int32 at once.
+// Products with VNNI, which adds four products of an unsigned and a signed byte to an int32 at once.
 //
 // A tile of sums is kRows × 32 in registers. For each quad of the depth, a row's four bytes are broadcast and
 // multiplied with every vector of the panel.
@@ -83,7 +83,7 @@ struct Dot {
   static void multiply(const std::uint8_t* x, std::int64_t rows, const Panel& panel, std::int64_t steps,
                        std::int32_t* sums) {
     if (rows == 1) return multiply_rows<1>(x, panel, steps, sums);
-    if (rows == 2) return multiply_rows<2>(x, panel, steps, sums);
+    if (rows == 2 && kRows > 2) return multiply_rows<2>(x, panel, steps, sums);
     if (rows <= kRows / 2) return multiply_rows<kRows / 2>(x, panel, steps, sums);
     multiply_rows<kRows>(x, panel, steps, sums);
   }

@@ -5,7 +5,7 @@
 //   multiply(x, rows, panel, steps, sums)  sums (kRows, kPanel) of at least `rows` rows
 //
 // A team rounds a block of rows into tiles of (16 rows, 64 terms) for each 64 terms of the depth; the block
-// stays in L2. Each member then takes its own panels of the weight, a few rows after the other (group_of).
+// stays in L2. Each member then takes its own panels of the weight, with a few rows at a time (group_of).
 // The steps after a tile's sums run after the product of the next tile, so that they do not wait for it.
 #pragma once
 
@@ -32,12 +32,6 @@ inline std::int64_t smaller(std::int64_t a, std::int64_t b) {
 inline bool all_finite(vec zeros) {  // of 0 · x
   return _mm512_cmp_ps_mask(zeros, zeros, _CMP_UNORD_Q) == 0;
 }
-inline float least(vec v) {
-  return _mm512_reduce_min_ps(v);
-}
-inline float largest(vec v) {
-  return _mm512_reduce_max_ps(v);
-}
 // The bytes round(v) + z, limited to 0 … 255.
 inline void store_bytes(std::uint8_t* to, vec v, std::int32_t z) {
   const ivec q =
@@ -58,14 +52,6 @@ inline vec corrected(const std::int32_t* products, std::int32_t z, ivec sums) {
 inline bool all_finite(vec zeros) {
   return _mm256_movemask_ps(_mm256_cmp_ps(zeros, zeros, _CMP_UNORD_Q)) == 0;
 }
-inline float least(vec v) {
-  __m128 m = _mm_min_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-  m = _mm_min_ps(m, _mm_movehl_ps(m, m));
-  return _mm_cvtss_f32(_mm_min_ss(m, _mm_shuffle_ps(m, m, 1)));
-}
-inline float largest(vec v) {
-  return -least(zero() - v);
-}
 inline void store_bytes(std::uint8_t* to, vec v, std::int32_t z) {
   const ivec q = _mm256_add_epi32(_mm256_cvtps_epi32(v), _mm256_set1_epi32(z));
   const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
@@ -80,11 +66,6 @@ inline vec corrected(const std::int32_t* products, std::int32_t z, ivec sums) {
 }
 
 #endif
-
-template <class T>
-inline vec load_lanes(const T* p, int n) {
-  return n == kLanes ? load(p) : load(p, n);
-}
 
 struct Row {
   float scale;
@@ -102,7 +83,7 @@ Row round_row(const T* row, const float* factors, std::int64_t depth, std::uint8
     high = max(high, v);
     zeros = fma(v, zero(), zeros);
   }
-  const float first = least(low), range = largest(high) - first;
+  const float first = -maximum(zero() - low), range = maximum(high) - first;
   const bool finite = all_finite(zeros) && range <= __FLT_MAX__;
   const bool counts = finite && range >= kLeastRange;
   const float inverse = counts ? kMostX / range : 0.0f;
@@ -138,7 +119,7 @@ struct Product {
     const std::int64_t begin = smaller(tiles * part / parts * tile, count);
     return {begin, smaller(tiles * (part + 1) / parts * tile, count) - begin};
   }
-  // A team's rows from `block` on, for the index-th block.
+  // The index-th block of a team's rows.
   Range rows_of(std::int64_t team, std::int64_t index) const {
     const Range all = share(M, kTile, team, grid.row_teams);
     const std::int64_t first = smaller(index * grid.block, all.count);
@@ -175,8 +156,7 @@ struct Product {
     const std::int32_t* products = nullptr;
   };
 
-  // The steps after the sums for kLanes columns of a tile, or the first n of them.
-  template <bool whole>
+  // The steps after the sums for the first n of kLanes columns of a tile.
   void finish_columns(const Waiting& tile, const Panel& panel, std::int64_t j, int n) const {
     const std::int64_t col = tile.panel * kPanel + j;
     const ivec sums = load_words(panel.sums + j);
@@ -186,7 +166,7 @@ struct Product {
       const Row& row = tile.of_rows[r];
       const vec sum = corrected(tile.products + r * kPanel + j, row.zero, sums);
       const vec v = activate(activation, fma(sum, set1(row.scale) * scales, shift));
-      whole ? store(to, v) : store(to, v, n);
+      store_lanes(to, v, n);
     }
   }
   void finish(const Waiting& tile) const {
@@ -194,7 +174,7 @@ struct Product {
     const std::int64_t columns = smaller(kPanel, N - tile.panel * kPanel);
     for (std::int64_t j = 0; j < columns; j += kLanes) {
       const auto n = static_cast<int>(smaller(kLanes, columns - j));
-      n == kLanes ? finish_columns<true>(tile, panel, j, n) : finish_columns<false>(tile, panel, j, n);
+      finish_columns(tile, panel, j, n);
     }
   }
 
