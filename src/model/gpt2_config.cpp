@@ -17,7 +17,6 @@ constexpr std::string_view kKnown[] = {
     "add_cross_attention",
     "attn_pdrop",
     "embd_pdrop",
-
     "id2label",
     "label2id",
     "layer_norm_epsilon",
