@@ -1126,7 +1126,7 @@ TEST_F(EncoderCliTest, EmbedRefusesWhatCannotBe) {
   fails(2, embed("texts", {"--format", "csv"}), {"--format", "csv"});
   fails(2, embed("texts", {"--out", path("texts")}), {"--out", "--input"});
   EXPECT_EQ(read_file(folder / "texts", 1 << 20), "the cat\n");
-  fails(2, embed("texts", {"--dtype", "int8"}), {"--dtype", "int8"});
+  fails(2, embed("texts", {"--dtype", "int4"}), {"--dtype", "int8"});
   fails(2, embed("texts", {"--dtype", "fp16"}), {"--dtype", "a CPU has no fp16"});
   fails(2, embed("texts", {"--over-limit", "ignore"}), {"--over-limit", "ignore"});
   fails(2, embed("texts", {"--max-length", "1000"}),
