@@ -178,13 +178,15 @@ struct Product {
     }
   }
 
-  // The rows that take all panels before the next rows do: those that stay in L1 next to a panel. If not even
-  // one tile's do, the weight passes once per tile if it stays in L2, and otherwise once for all rows.
+  // The rows that take all panels before the next rows do: those that stay in L1 next to a panel. The weight
+  // passes once for each such group. If the groups are small, and the weight does not stay in L2, it passes
+  // once for all rows instead.
   std::int64_t group_of(std::int64_t rows) const {
     const std::int64_t line = steps_of(K) * kStep + 1;
     const std::int64_t fit = l1_bytes * 5 / 8 / line / Kernel::kRows * Kernel::kRows;
-    if (fit > 0) return fit;
-    return N * line <= l2_bytes / 2 ? Kernel::kRows : rows;
+    const bool stays = N * line <= l2_bytes / 2;
+    if (fit < 2 * kTile && !stays) return rows;
+    return fit > 0 ? fit : Kernel::kRows;
   }
 
   void multiply(std::int64_t team, std::int64_t member, std::int64_t index) const {
