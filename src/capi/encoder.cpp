@@ -58,8 +58,9 @@ warpwright_dtype number_of(DType dtype) {
 EncoderOptions options_of(const warpwright_encoder_options& o, const DeviceInfo& device) {
   EncoderOptions options;
   check_reserved(kCreate, "options.reserved", o.reserved);
-  if (o.dtype == WARPWRIGHT_F64)
+  if (o.dtype == WARPWRIGHT_F64) {
     fail(kCreate, "options.dtype is WARPWRIGHT_F64", "use F32, BF16, F16 or INT8");
+  }
   options.weights = o.dtype == WARPWRIGHT_INT8
                         ? int8_options(device)
                         : BertWeightsOptions{.dtype = capi::dtype_of(kCreate, "options.dtype", o.dtype)};
@@ -181,10 +182,10 @@ warpwright_status warpwright_encoder_create(warpwright_context* context,
       fail(kCreate, "options.dtype is WARPWRIGHT_F16, and the context is a CPU's",
            "use WARPWRIGHT_F32 or WARPWRIGHT_BF16, or a GPU's context");
     }
-    if (const std::string reason = ops::refuse_int8(device);
-        known.dtype == WARPWRIGHT_INT8 && !reason.empty()) {
+    const std::string no_int8 = known.dtype == WARPWRIGHT_INT8 ? ops::refuse_int8(device) : "";
+    if (!no_int8.empty()) {
       meaning = WARPWRIGHT_UNSUPPORTED;
-      fail(kCreate, "options.dtype is WARPWRIGHT_INT8, which " + reason,
+      fail(kCreate, "options.dtype is WARPWRIGHT_INT8, which " + no_int8,
            "use WARPWRIGHT_F32 or WARPWRIGHT_BF16");
     }
     meaning = WARPWRIGHT_FAILED;

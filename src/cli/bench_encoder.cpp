@@ -317,7 +317,7 @@ void add_bench_encoder(CLI::App& bench) {
   auto f = std::make_shared<BenchEncoderFlags>();
   command->add_option("--model", f->model, "minilm, bert-base, bert-large or a folder")
       ->capture_default_str();
-  add_dtype_flag(*command, f->dtype, "int8");
+  add_encoder_dtype_flag(*command, f->dtype);
   command
       ->add_option("--lengths", f->lengths,
                    "Tokens of each text, as 5,17x3 (17 three times) or @FILE; several lists with ; between "

@@ -39,6 +39,15 @@ UsageError naming_flag(const UsageError& error) {
   return error;
 }
 
+void add_encoder_dtype_flag(CLI::App& command, std::string& dtype) {
+  command
+      .add_option(
+          "--dtype", dtype,
+          "fp32, tf32 (GPU), bf16, fp16 (GPU) or int8 (CPU: the layers' products; the rest in bf16 or fp32)")
+      ->capture_default_str()
+      ->check(one_of({"fp32", "tf32", "bf16", "fp16", "int8"}));
+}
+
 void EncoderFlags::add_to(CLI::App& command) {
   command.add_option("--model", model, "Folder of a BERT or RoBERTa model with its tokenizer")->required();
   command.add_option("--max-length", max_length, "Most tokens of a text; 0: as the model's files say")
@@ -50,7 +59,7 @@ void EncoderFlags::add_to(CLI::App& command) {
   command.add_option("--batch-tokens", batch_tokens, "Most tokens of a batch: sizes the memory")
       ->capture_default_str()
       ->check(at_least(1));
-  add_dtype_flag(command, dtype, "int8");
+  add_encoder_dtype_flag(command, dtype);
   command
       .add_option("--weights-cache", weights_cache,
                   "Folder where processes share the weights in the layout of a CPU's kernels; none, or auto "

@@ -24,10 +24,6 @@ void add_dtype_flag(CLI::App& command, std::string& dtype, const std::string& an
   const char* text = "fp32, tf32 (GPU: products rounded to it) or bf16 (norms' weights stay fp32)";
   if (another == "auto") text = "fp32, tf32 (GPU), bf16 or auto (as stored)";
   if (another == "fp16") text = "fp32, tf32 (GPU), bf16 or fp16 (GPU)";
-  if (another == "int8") {
-    words.emplace_back("fp16");
-    text = "fp32, tf32 (GPU), bf16, fp16 (GPU) or int8 (CPU: the layers' products; the rest in bf16 or fp32)";
-  }
   command.add_option("--dtype", dtype, text)->capture_default_str()->check(one_of(std::move(words)));
 }
 

@@ -15,7 +15,8 @@
 
 namespace warpwright::cli {
 
-// --dtype: fp32, tf32, bf16 and another word, "auto" or "fp16"; with "int8", for encoders, also fp16.
+// --dtype: fp32, tf32, bf16 and another word, "auto" or "fp16". Encoders have a flag of their own
+// (encoder_flags.hpp).
 void add_dtype_flag(CLI::App& command, std::string& dtype, const std::string& another = "");
 // The dtype of weights and activations: fp32 for "fp32" and "tf32" (a mode of products,
 // DeviceFlags::context_options), bf16 or fp16. UsageError for any other name.

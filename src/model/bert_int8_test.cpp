@@ -11,6 +11,7 @@
 #include "core/error.hpp"
 #include "model/bert_session.hpp"
 #include "model/safetensors.hpp"
+#include "model/test_models.hpp"
 #include "ops/int8_linear/int8_linear.hpp"
 #include "ops/matmul/packed.hpp"
 #include "runtime/test_folder.hpp"
@@ -19,10 +20,6 @@ namespace warpwright {
 namespace {
 
 namespace fs = std::filesystem;
-
-fs::path model_folder(const std::string& model) {
-  return fs::path(WARPWRIGHT_TESTDATA) / "bert" / model;
-}
 
 PackedBatch some_texts() {
   PackedBatch batch;
@@ -42,17 +39,6 @@ std::vector<float> hidden_states(Context& context, std::shared_ptr<const BertWei
   return states;
 }
 
-double distance_of(const std::vector<float>& out, const std::vector<float>& wanted) {
-  EXPECT_EQ(out.size(), wanted.size());
-  double error = 0, norm = 0;
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const auto w = static_cast<double>(wanted[i]), d = static_cast<double>(out[i]) - w;
-    error += d * d;
-    norm += w * w;
-  }
-  return std::sqrt(error / norm);
-}
-
 class BertInt8 : public TestFolder {
  protected:
   void SetUp() override {
@@ -61,7 +47,7 @@ class BertInt8 : public TestFolder {
       GTEST_SKIP() << reason;
   }
   std::vector<float> states_of(const std::string& model, const BertWeightsOptions& options) {
-    return hidden_states(context, std::make_shared<BertWeights>(context, model_folder(model), options));
+    return hidden_states(context, std::make_shared<BertWeights>(context, folder_of(model), options));
   }
 
   Context context{ContextOptions{}};
@@ -75,7 +61,7 @@ TEST_F(BertInt8, IsCloseToFp32) {
     const std::string model = entry.path().filename();
     const std::vector<float> wanted = states_of(model, {});
     for (const DType rest : {DType::f32, DType::bf16}) {
-      const double error = distance_of(states_of(model, {.dtype = rest, .int8 = true}), wanted);
+      const double error = relative_error(states_of(model, {.dtype = rest, .int8 = true}), wanted);
       EXPECT_LT(error, 0.05) << model << ", the rest in " << name_of(rest);
       EXPECT_GT(error, 1e-4) << model << ": the products are not in int8";
     }
@@ -91,11 +77,10 @@ TEST_F(BertInt8, TheKernelsAgree) {
     ContextOptions options;
     options.force["int8_linear"] = variant.name;
     Context forced(options);
-    const auto states =
-        hidden_states(forced, std::make_shared<BertWeights>(forced, model_folder("bert"), int8));
+    const auto states = hidden_states(forced, std::make_shared<BertWeights>(forced, folder_of("bert"), int8));
     // The reference takes no packed weights, and the model gives it no factors. The activation of a kernel
     // may differ in its last bit, and then a number at a tie is rounded to the other side.
-    EXPECT_LT(distance_of(states, wanted), variant.name == ops::kReference ? 0.05 : 2e-3) << variant.name;
+    EXPECT_LT(relative_error(states, wanted), variant.name == ops::kReference ? 0.05 : 2e-3) << variant.name;
   }
 }
 
@@ -117,7 +102,7 @@ TEST_F(BertInt8, HasAFileOfItsOwnInTheCache) {
 }
 
 TEST_F(BertInt8, NamesAWeightThatIsNotFinite) {
-  const SafetensorsFile file(model_folder("bert") / "model.safetensors");
+  const SafetensorsFile file(folder_of("bert") / "model.safetensors");
   std::vector<std::vector<std::byte>> copies;
   std::vector<BertTensor> tensors;
   for (const SafetensorsEntry& entry : file.entries()) {
@@ -129,7 +114,7 @@ TEST_F(BertInt8, NamesAWeightThatIsNotFinite) {
     }
     tensors.push_back({entry.name, entry.stored_dtype, entry.dtype, entry.shape, copies.back()});
   }
-  const BertConfig config = read_bert_config(model_folder("bert"));
+  const BertConfig config = read_bert_config(folder_of("bert"));
   try {
     BertWeights(context, config, tensors, {.int8 = true});
     FAIL() << "took an infinite weight";
@@ -141,7 +126,7 @@ TEST_F(BertInt8, NamesAWeightThatIsNotFinite) {
 }
 
 TEST_F(BertInt8, RunsOnRandomWeights) {
-  BertConfig config = read_bert_config(model_folder("bert"));
+  BertConfig config = read_bert_config(folder_of("bert"));
   for (const float state : hidden_states(
            context, std::make_shared<BertWeights>(context, config, BertWeightsOptions{.int8 = true}))) {
     EXPECT_TRUE(std::isfinite(state));

@@ -17,6 +17,7 @@
 #include "core/error.hpp"
 #include "model/bert_packed.hpp"
 #include "model/safetensors.hpp"
+#include "model/test_models.hpp"
 #include "ops/matmul/packed.hpp"
 #include "runtime/host_view.hpp"
 #include "runtime/test_folder.hpp"
@@ -25,10 +26,6 @@ namespace warpwright {
 namespace {
 
 namespace fs = std::filesystem;
-
-fs::path folder_of(const std::string& model) {
-  return fs::path(WARPWRIGHT_TESTDATA) / "bert" / model;
-}
 
 std::shared_ptr<const BertWeights> weights_of(const Context& context, const fs::path& folder,
                                               const BertWeightsOptions& options = {}) {
@@ -69,17 +66,6 @@ PackedBatch one_of(const PackedBatch& batch, std::size_t s) {
   PackedBatch one;
   one.append(std::span(batch.tokens).subspan(first, count), std::span(batch.types).subspan(first, count));
   return one;
-}
-
-double relative_error(std::span<const float> out, std::span<const float> wanted) {
-  EXPECT_EQ(out.size(), wanted.size());
-  double error = 0, norm = 0;
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const double d = static_cast<double>(out[i]) - static_cast<double>(wanted[i]);
-    error += d * d;
-    norm += static_cast<double>(wanted[i]) * static_cast<double>(wanted[i]);
-  }
-  return std::sqrt(error / norm);
 }
 
 Device gpu() {

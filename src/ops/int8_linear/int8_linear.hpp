@@ -51,8 +51,7 @@ struct Int8Linear {
   Tensor bias;       // (N), optional
   Tensor out;        // (M, N)
   Activation activation = Activation::none;
-  Tensor
-      packed{};  // u8, optional: weight and factors from int8_pack(), which saves packing them in every call
+  Tensor packed{};  // u8, optional: weight and factors from int8_pack()
 
   template <class F>
   void visit(F&& f) {

@@ -1,9 +1,8 @@
-// Shared by the kernels: how a row is rounded, the layout of a packed weight, and the distribution over
+// Shared by the kernels: the limits of the rounding, the layout of a packed weight, and the distribution over
 // threads.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 

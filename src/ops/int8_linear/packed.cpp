@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <cstring>
-#include <vector>
 
 #include "ops/int8_linear/kernels.hpp"
 #include "ops/int8_linear/round_row.hpp"

@@ -83,7 +83,6 @@ struct Dot {
   static void multiply(const std::uint8_t* x, std::int64_t rows, const Panel& panel, std::int64_t steps,
                        std::int32_t* sums) {
     if (rows == 1) return multiply_rows<1>(x, panel, steps, sums);
-    if (rows == 2 && kRows > 2) return multiply_rows<2>(x, panel, steps, sums);
     if (rows <= kRows / 2) return multiply_rows<kRows / 2>(x, panel, steps, sums);
     multiply_rows<kRows>(x, panel, steps, sums);
   }

@@ -11,8 +11,6 @@
 
 #include <omp.h>
 
-#include <cstring>
-
 #include "ops/cpu/gelu.hpp"
 #include "ops/cpu/isa.hpp"
 #include "ops/cpu/simd.hpp"
