@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "ops/int8_linear/int8_linear.hpp"
 #include "tests/cli_fixture.hpp"
 
 namespace warpwright {
@@ -43,6 +44,31 @@ class GenerateTest : public CliTest {
 
   json json_file(const std::string& name) { return json::parse(read_file(folder / name, 1 << 20)); }
 };
+
+// In int8 a model loses little, and a GPU or a processor that cannot do it is told so in one line.
+TEST_F(GenerateTest, Int8) {
+  const std::vector<std::string> eval = {"eval",   "--model",    path("run/model"),
+                                         "--data", path("data"), "--json"};
+  const auto with = [](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  if (const std::string reason = ops::refuse_int8(cpu_device_info()); !reason.empty()) {
+    for (const auto& words : {with(eval, {"--dtype", "int8"}), generate({"--dtype", "int8"})})
+      fails(2, words, {"--dtype: int8 " + reason + "; use fp32 or bf16"});
+    return;
+  }
+  succeeds(eval);
+  const double loss = json::parse(output_)["loss"];
+  succeeds(with(eval, {"--dtype", "int8"}));
+  const double rounded = json::parse(output_)["loss"];
+  EXPECT_NE(rounded, loss);
+  EXPECT_NEAR(rounded, loss, 0.01);
+  const std::vector<std::string> greedy = {"--prompt", "the cat", "--temperature", "0", "--dtype", "int8"};
+  const auto once = samples(greedy);
+  EXPECT_EQ(once[0]["tokens"], 40);
+  EXPECT_EQ(samples(greedy), once);
+}
 
 TEST_F(GenerateTest, EachSampleCanBeHadAloneAgain) {
   const auto three = samples({"--prompt", "the cat", "--seed", "7", "--num-samples", "3"});

@@ -58,7 +58,7 @@ extern "C" {
  *     warpwright_abi_version() / 1000 == WARPWRIGHT_ABI_MAJOR &&
  *     warpwright_abi_version() % 1000 >= WARPWRIGHT_ABI_MINOR */
 #define WARPWRIGHT_ABI_MAJOR 1
-#define WARPWRIGHT_ABI_MINOR 5
+#define WARPWRIGHT_ABI_MINOR 6
 
 /* 1000 * major + minor version of the library. */
 WARPWRIGHT_API int32_t warpwright_abi_version(void);
@@ -96,8 +96,8 @@ enum { WARPWRIGHT_F64 = 0, WARPWRIGHT_F32 = 1, WARPWRIGHT_BF16 = 2, WARPWRIGHT_F
 enum { WARPWRIGHT_I32 = 4, WARPWRIGHT_I64 = 5, WARPWRIGHT_U8 = 6 };
 /* Since 1.4, for decoders alone: BF16 if the folder's weights are, otherwise F32. */
 enum { WARPWRIGHT_DTYPE_OF_MODEL = -1 };
-/* Since 1.5, for encoders on a CPU alone: the layers' products in int8. The rest is BF16 where the processor
- * multiplies BF16 faster than F32, otherwise F32. */
+/* On a CPU alone, since 1.5 for encoders and since 1.6 for decoders: the products in int8. The rest is BF16
+ * where the processor multiplies BF16 faster than F32, otherwise F32. */
 enum { WARPWRIGHT_INT8 = 7 };
 
 /* A device, its stream, and the kernels selected so far. */
@@ -523,7 +523,7 @@ typedef struct warpwright_decoder_options {
    * older half and goes on. */
   int64_t context;
   int64_t cache_tokens;    /* of all sequences, at least the context; 0: enough for all that run */
-  warpwright_dtype dtype;  /* F32, BF16 or WARPWRIGHT_DTYPE_OF_MODEL */
+  warpwright_dtype dtype;  /* F32, BF16, on a CPU INT8, or WARPWRIGHT_DTYPE_OF_MODEL */
   int32_t batch_invariant; /* not 0: a sequence's tokens do not depend on the others; slower */
   int32_t tf32;            /* not 0: fp32 products on a GPU may round their operands to tf32 */
   int32_t reserved;        /* 0 */

@@ -397,6 +397,18 @@ def test_an_error_of_one_prompt(tmp_path, device):
     assert decoder.generate([5, 6], max_tokens=10) == wanted
 
 
+def test_int8(folder):
+    try:
+        decoder = Decoder(folder, device="cpu", dtype="int8")
+    except RuntimeError as error:
+        assert "needs a processor with AMX, AVX512_VNNI or AVX-VNNI" in str(error)
+        pytest.skip("no kernel for int8 runs here")
+    assert decoder.dtype in (torch.float32, torch.bfloat16)
+    wanted = decoder.generate(["the cat", "a dog"], max_tokens=10, temperature=0)
+    for same in (Decoder(folder, device="cpu", dtype=torch.int8), pickle.loads(pickle.dumps(decoder))):
+        assert same.generate(["the cat", "a dog"], max_tokens=10, temperature=0) == wanted
+
+
 def test_close_and_copies(folder, monkeypatch):
     monkeypatch.chdir(folder.parent)
     decoder = Decoder(folder.name, device="cpu", dtype="bfloat16", sequences=2, context=40)

@@ -11,8 +11,8 @@ import torch
 
 from . import _arguments, _library, _locks
 
-_DTYPES = {None: -1, torch.float32: 1, torch.bfloat16: 2}
-_NAMES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_DTYPES = {None: -1, torch.float32: 1, torch.bfloat16: 2, torch.int8: 7}
+_NAMES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 _ENDS = (None, "length", "stop", "end_of_text", "error")
 _MOST = 2**63 - 1
 
@@ -170,7 +170,9 @@ class Decoder:
 
     model         the path of a folder with a Hugging Face model, or of a run of `warpwright train`
     device        "cpu", "cuda", "cuda:1", …; by default a GPU if there is one
-    dtype         torch.float32 or bfloat16, or their names; by default bfloat16 for a folder in bfloat16, else float32
+    dtype         torch.float32 or bfloat16, or their names; by default bfloat16 for a folder in bfloat16, else float32.
+                  "int8" or torch.int8, on a CPU: the products in int8; the attribute dtype is that of the rest,
+                  bfloat16 where the processor multiplies it faster than float32, else float32
     sequences     continuations that run at once, while others wait; by default 64, or fewer if the memory does not hold them
     context       the most tokens a continuation attends to; by default the model's, at most 2048
     cache_tokens  of the keys and values of all sequences, at least context; by default enough for all that run
@@ -196,7 +198,8 @@ class Decoder:
         self._abandoned = collections.deque()  # sequences whose stream has been closed
         self._events, self._delivered = ctypes.c_int64(), 0  # of the latest step
         options = _Options(size=ctypes.sizeof(_Options), folder=_arguments.path("Decoder", "model", model))
-        options.dtype = _arguments.choice("Decoder", "dtype", _arguments.named(dtype, _NAMES), _DTYPES)
+        dtype = _arguments.named(dtype, _NAMES)
+        options.dtype = _arguments.choice("Decoder", "dtype", dtype, _DTYPES)
         for name, value in (("sequences", sequences), ("context", context), ("cache_tokens", cache_tokens)):
             setattr(options, name, 0 if value is None else _arguments.integer("Decoder", name, value, 1, _MOST))
         options.batch_invariant, options.tf32 = bool(batch_invariant), bool(tf32)
@@ -209,9 +212,9 @@ class Decoder:
         self.vocabulary, self.model_context = info.vocabulary, info.model_context
         self.context, self.sequences = info.context, info.sequences
         self.has_tokenizer = bool(info.has_tokenizer)
-        self.dtype = next(dtype for dtype, number in _DTYPES.items() if number == info.dtype)
+        self.dtype = next(of for of, number in _DTYPES.items() if number == info.dtype)
         settings = {
-            "device": str(self.device), "dtype": str(self.dtype).removeprefix("torch."), "sequences": sequences,
+            "device": str(self.device), "dtype": str(self.dtype if dtype is None else dtype).removeprefix("torch."), "sequences": sequences,
             "context": context, "cache_tokens": cache_tokens, "batch_invariant": batch_invariant, "tf32": tf32,
         }  # fmt: skip
         self._again = os.path.abspath(os.fsdecode(model)), settings

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-ABI_MAJOR, ABI_MINOR = 1, 5  # this package needs the same major version and at least this minor version
+ABI_MAJOR, ABI_MINOR = 1, 6  # this package needs the same major version and at least this minor version
 
 DTYPES = {torch.float64: 0, torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
 MASK_DTYPES = {**DTYPES, torch.int32: 4, torch.int64: 5, torch.uint8: 6}

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "capi/dtype.hpp"
+#include "ops/int8_linear/int8_linear.hpp"
 #include "runtime/threads.hpp"
 
 namespace warpwright::capi {
@@ -67,6 +68,21 @@ DType dtype_of(std::string_view function, std::string_view argument, warpwright_
   if (const auto known = floating_dtype(dtype)) return *known;
   throw Error(fmt::format("{} is {}", argument, dtype), std::string(function),
               "use WARPWRIGHT_F64, _F32, _BF16 or _F16");
+}
+
+Precision precision_of(std::string_view function, std::string_view argument, warpwright_dtype dtype,
+                       const DeviceInfo& device) {
+  return dtype == WARPWRIGHT_INT8 ? int8_precision(device)
+                                  : Precision{.dtype = dtype_of(function, argument, dtype)};
+}
+
+void check_int8(std::string_view function, warpwright_dtype dtype, const DeviceInfo& device,
+                warpwright_status& meaning) {
+  const std::string reason = dtype == WARPWRIGHT_INT8 ? ops::refuse_int8(device) : "";
+  if (reason.empty()) return;
+  meaning = WARPWRIGHT_UNSUPPORTED;
+  throw Error("options.dtype is WARPWRIGHT_INT8, which " + reason, std::string(function),
+              "use WARPWRIGHT_F32 or WARPWRIGHT_BF16");
 }
 
 DType mask_dtype_of(std::string_view function, std::string_view argument, warpwright_dtype dtype) {

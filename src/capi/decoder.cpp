@@ -15,6 +15,7 @@
 #include "infer/decoder_texts.hpp"
 #include "infer/decoding_memory.hpp"
 #include "model/decoder_files.hpp"
+#include "model/packed_decoder.hpp"
 #include "runtime/threads.hpp"
 #include "text/unicode.hpp"
 
@@ -31,9 +32,10 @@ warpwright_decoder_options checked(const warpwright_decoder_options* given) {
   const warpwright_decoder_options o = known_part(kCreate, "options", given);
   check_reserved(kCreate, "options.reserved", o.reserved);
   if (!o.folder) throw_missing(kCreate, "options.folder");
-  if (o.dtype != WARPWRIGHT_F32 && o.dtype != WARPWRIGHT_BF16 && o.dtype != WARPWRIGHT_DTYPE_OF_MODEL) {
+  constexpr int kDTypes[] = {WARPWRIGHT_F32, WARPWRIGHT_BF16, WARPWRIGHT_INT8, WARPWRIGHT_DTYPE_OF_MODEL};
+  if (std::ranges::find(kDTypes, o.dtype) == std::end(kDTypes)) {
     fail(kCreate, fmt::format("options.dtype is {}", o.dtype),
-         "use WARPWRIGHT_F32, WARPWRIGHT_BF16 or WARPWRIGHT_DTYPE_OF_MODEL");
+         "use WARPWRIGHT_F32, _BF16, _INT8 or _DTYPE_OF_MODEL");
   }
   for (const auto& [name, value] :
        {std::pair("sequences", o.sequences), {"context", o.context}, {"cache_tokens", o.cache_tokens}}) {
@@ -42,12 +44,12 @@ warpwright_decoder_options checked(const warpwright_decoder_options* given) {
   return o;
 }
 
-DecoderWeights load(const warpwright_decoder_options& o, Device device) {
+DecoderWeights load(const Context& context, const warpwright_decoder_options& o) {
   const std::filesystem::path folder = model_folder(o.folder);
-  const DType dtype = o.dtype == WARPWRIGHT_DTYPE_OF_MODEL
-                          ? dtype_of_model(folder)
-                          : capi::dtype_of(kCreate, "options.dtype", o.dtype);
-  return load_weights(folder, dtype, device);
+  const Precision precision = o.dtype == WARPWRIGHT_DTYPE_OF_MODEL
+                                  ? Precision{.dtype = dtype_of_model(folder)}
+                                  : precision_of(kCreate, "options.dtype", o.dtype, context.device());
+  return load_inference_weights(context, folder, precision);
 }
 
 DecodingOptions decoding_options(Context& context, const DecoderWeights& model,
@@ -71,7 +73,7 @@ warpwright_decoder::warpwright_decoder(std::shared_ptr<warpwright_context> owner
                                        const warpwright_decoder_options& o)
     : owner(std::move(owner_)),
       context(options_of_model(*owner, o.tf32 != 0), owner->context.device().device),
-      model(load(o, context.device().device)) {
+      model(load(context, o)) {
   const std::filesystem::path folder = model_folder(o.folder);
   if (text::has_tokenizer(folder)) tokenizer = load_tokenizer(folder, *model.decoder);
   const text::Tokenizer* texts = tokenizer ? &*tokenizer : nullptr;
@@ -100,6 +102,7 @@ warpwright_status warpwright_decoder_create(warpwright_context* context,
     const ContextInCall owner(kCreate, context);
     const warpwright_decoder_options known = checked(options);
     const DeviceInfo& device = owner->context.device();
+    check_int8(kCreate, known.dtype, device, meaning);
     meaning = WARPWRIGHT_FAILED;
     claim_threads(device.threads);
     meaning = WARPWRIGHT_INVALID_ARGUMENT;

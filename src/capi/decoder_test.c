@@ -378,6 +378,14 @@ static void test_refused_decoders(warpwright_context* context, const char* folde
   options = good;
   options.dtype = WARPWRIGHT_F16;
   CHECK_REFUSED(warpwright_decoder_create(context, &options, &decoder), "options.dtype is 3");
+  options.dtype = WARPWRIGHT_INT8;
+  if (warpwright_decoder_create(context, &options, &decoder) == WARPWRIGHT_OK) {
+    const warpwright_decoder_info info = info_of(decoder);
+    CHECK(info.dtype == WARPWRIGHT_F32 || info.dtype == WARPWRIGHT_BF16);
+    warpwright_decoder_destroy(decoder);
+  } else {
+    CHECK(strstr(warpwright_last_error(), "WARPWRIGHT_INT8, which needs a processor with AMX") != NULL);
+  }
   options = good;
   options.reserved = 2;
   CHECK_REFUSED(warpwright_decoder_create(context, &options, &decoder), "options.reserved is 2");

@@ -4,12 +4,20 @@
 #include <string_view>
 
 #include "core/dtype.hpp"
+#include "model/packed_layout.hpp"
 #include "warpwright/warpwright.h"
 
 namespace warpwright::capi {
 
 // Throws an Error that names the argument if the value is not a dtype.
 DType dtype_of(std::string_view function, std::string_view argument, warpwright_dtype dtype);
+// For a model's inference: the same, or WARPWRIGHT_INT8, which device has kernels for (refuse_int8).
+Precision precision_of(std::string_view function, std::string_view argument, warpwright_dtype dtype,
+                       const DeviceInfo& device);
+// If the dtype is WARPWRIGHT_INT8 and the device has no kernels for it, throws an Error that means
+// WARPWRIGHT_UNSUPPORTED.
+void check_int8(std::string_view function, warpwright_dtype dtype, const DeviceInfo& device,
+                warpwright_status& meaning);
 // The same for a mask, which may also hold integers.
 DType mask_dtype_of(std::string_view function, std::string_view argument, warpwright_dtype dtype);
 

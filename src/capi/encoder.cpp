@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "capi/dtype.hpp"
-#include "ops/int8_linear/int8_linear.hpp"
 #include "runtime/file.hpp"
 #include "runtime/json.hpp"
 #include "runtime/threads.hpp"
@@ -61,9 +60,7 @@ EncoderOptions options_of(const warpwright_encoder_options& o, const DeviceInfo&
   if (o.dtype == WARPWRIGHT_F64) {
     fail(kCreate, "options.dtype is WARPWRIGHT_F64", "use F32, BF16, F16 or INT8");
   }
-  options.weights = o.dtype == WARPWRIGHT_INT8
-                        ? int8_options(device)
-                        : BertWeightsOptions{.dtype = capi::dtype_of(kCreate, "options.dtype", o.dtype)};
+  options.weights.precision = precision_of(kCreate, "options.dtype", o.dtype, device);
   for (const auto& [name, value] : {std::pair("max_batch_tokens", o.max_batch_tokens),
                                     {"max_batch_sequences", o.max_batch_sequences},
                                     {"max_length", o.max_length},
@@ -182,12 +179,7 @@ warpwright_status warpwright_encoder_create(warpwright_context* context,
       fail(kCreate, "options.dtype is WARPWRIGHT_F16, and the context is a CPU's",
            "use WARPWRIGHT_F32 or WARPWRIGHT_BF16, or a GPU's context");
     }
-    const std::string no_int8 = known.dtype == WARPWRIGHT_INT8 ? ops::refuse_int8(device) : "";
-    if (!no_int8.empty()) {
-      meaning = WARPWRIGHT_UNSUPPORTED;
-      fail(kCreate, "options.dtype is WARPWRIGHT_INT8, which " + no_int8,
-           "use WARPWRIGHT_F32 or WARPWRIGHT_BF16");
-    }
+    check_int8(kCreate, known.dtype, device, meaning);
     meaning = WARPWRIGHT_FAILED;
     claim_threads(device.threads);
     meaning = WARPWRIGHT_INVALID_ARGUMENT;

@@ -19,7 +19,6 @@
 #include "core/error.hpp"
 #include "infer/decoding_engine.hpp"
 #include "infer/decoding_memory.hpp"
-#include "infer/initial_weights.hpp"
 #include "model/families.hpp"
 #include "runtime/ceiling.hpp"
 #include "runtime/philox.hpp"
@@ -58,13 +57,17 @@ struct DecodeMeasurement {
 // All weights, but those of which a token looks up a row: positions, and the embedding if the head is another
 // matrix.
 double bytes_read_by_a_step(const DecoderWeights& weights) {
-  const std::vector<Tensor> all = weights.parameters.tensors();
+  const std::vector<ForwardMatrix> matrices = weights.decoder->forward_matrices();
+  const std::size_t first_of_layers = weights.decoder->layer_parameters().first;
   double bytes = 0;
-  for (const Tensor& tensor : all) bytes += static_cast<double>(tensor.bytes());
-  const bool has_positions = weights.decoder->layer_parameters().first > 1;
-  const bool has_head = all.back().shape == all.front().shape;
-  if (has_positions) bytes -= static_cast<double>(all[1].bytes());
-  if (has_head) bytes -= static_cast<double>(all.front().bytes());
+  std::size_t index = 0;
+  for (const DecoderParameters::Entry& entry : weights.parameters) {
+    const bool multiplies = std::ranges::find(matrices, index, &ForwardMatrix::parameter) != matrices.end();
+    const bool only_looked_up = index < first_of_layers && !multiplies;
+    const Tensor packed = weights.parameters.packed_at(index);
+    if (!only_looked_up) bytes += static_cast<double>((packed ? packed : entry.tensor).bytes());
+    ++index;
+  }
   return bytes;
 }
 
@@ -191,7 +194,8 @@ void run(const BenchDecodeFlags& flags) {
         "--lengths", "give shorter sequences, or fewer --steps");
   }
   const DecoderWeights weights =
-      initial_weights(decoder, compute_dtype(flags.dtype), context.device().device);
+      inference_weights(context, decoder, precision_named(flags.dtype, context.device()),
+                        [&](const ParameterWriter& write) { decoder->initialize(1, write); });
   const DecodeMeasurement m = measure(context, weights, flags, lengths);
   warn_if_disturbed(m.disturbance);
   print(flags, m, context, lengths);
@@ -204,7 +208,7 @@ void add_bench_decode(CLI::App& bench) {
   auto f = std::make_shared<BenchDecodeFlags>();
   command->add_option("--model", f->model, fmt::format("{}; or a folder, for its sizes", known_sizes()))
       ->capture_default_str();
-  add_dtype_flag(*command, f->dtype, "fp16");
+  add_dtype_flag(*command, f->dtype, {"fp16", "int8"});
   command
       ->add_option("--lengths", f->lengths,
                    "Tokens of each sequence before the first step, as 5,17x3 (17 three times) or @FILE")

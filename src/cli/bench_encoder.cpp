@@ -270,7 +270,7 @@ nlohmann::json report(Context& context, BertSession& model, const BenchEncoderFl
 // The model in the named folder, or a named size with random weights and enough positions for all lengths.
 std::shared_ptr<const BertWeights> make_weights(const Context& context, const BenchEncoderFlags& flags,
                                                 const std::vector<std::vector<std::int64_t>>& lists) {
-  const BertWeightsOptions options = weights_options(flags.dtype, context.device());
+  const BertWeightsOptions options{.precision = precision_named(flags.dtype, context.device())};
   if (is_folder(flags.model)) return std::make_shared<BertWeights>(context, flags.model, options);
   BertConfig config = BertConfig::named(flags.model);
   for (const auto& list : lists) {

@@ -212,7 +212,7 @@ void embed(const EmbedFlags& flags, const Comm& comm) {
   EncoderOptions options = options_of(flags, context.device());
   Buffer bias;
   options.model.attention =
-      flags.attention.load(context, read_bert_config(flags.encoder.model), options.weights.dtype, bias);
+      flags.attention.load(context, read_bert_config(flags.encoder.model), options.weights.precision.dtype, bias);
   Encoder encoder = naming_flags([&] { return Encoder(context, flags.encoder.model, options); });
   flags.attention.require_length(options.model.attention, encoder.max_length());
   encoder.prompt(flags.prompt);  // refuses a missing prompt before any text is read

@@ -71,14 +71,9 @@ void EncoderFlags::add_to(CLI::App& command) {
   device.add_to(command);
 }
 
-BertWeightsOptions weights_options(const std::string& dtype, const DeviceInfo& device) {
-  if (dtype != "int8") return {.dtype = compute_dtype(dtype)};
-  return naming_flags([&] { return int8_options(device); });
-}
-
 EncoderOptions EncoderFlags::options(const DeviceInfo& info) const {
   EncoderOptions options;
-  options.weights = weights_options(dtype, info);
+  options.weights.precision = precision_named(dtype, info);
   options.weights.cache = weights_cache == "auto"   ? users_cache_folder()
                           : weights_cache == "none" ? std::filesystem::path()
                                                     : std::filesystem::path(weights_cache);

@@ -26,8 +26,6 @@ auto naming_flags(const Make& make) {
 
 // --dtype of an encoder.
 void add_encoder_dtype_flag(CLI::App& command, std::string& dtype);
-// The options that --dtype means on this device. UsageError as for EncoderFlags::options.
-BertWeightsOptions weights_options(const std::string& dtype, const DeviceInfo& device);
 
 struct EncoderFlags {
   std::filesystem::path model;

@@ -175,7 +175,7 @@ nlohmann::json evaluate_multiple_choice(const EvalFlags& f, Context& context, co
 
 void evaluate(const EvalFlags& f, const Comm& comm) {
   Context context(f.device.context_options(f.dtype), f.device.place());
-  const DecoderWeights model = load_model(f.model, f.dtype, f.device.place());
+  const DecoderWeights model = load_model(context, f.model, f.dtype);
   const nlohmann::json out = f.data.empty() ? evaluate_multiple_choice(f, context, model, comm)
                                             : evaluate_shards(f, context, model, comm);
   if (comm.rank() != 0) return;
@@ -226,7 +226,7 @@ void add_eval(CLI::App& app) {
       ->add_option("--max-batches", f->max_batches, "Evaluate at most this many batches; 0: the whole split")
       ->capture_default_str()
       ->check(at_least(0));
-  add_dtype_flag(*command, f->dtype, "auto");
+  add_dtype_flag(*command, f->dtype, {"int8", "auto"});
   command->add_flag("--json", f->json, "Print JSON");
   add_data_change_flag(*command, f->allow_data_change);
   add_tokenizer_change_flag(*command, f->allow_tokenizer_change);

@@ -282,7 +282,7 @@ void run(const GenerateFlags& given) {
   GenerateFlags flags = given;
   check(flags.options.sampling);
   Context context(flags.device.context_options(flags.dtype), flags.device.place());
-  const DecoderWeights model = load_model(flags.model, flags.dtype, flags.device.place());
+  const DecoderWeights model = load_model(context, flags.model, flags.dtype);
   const text::Tokenizer tokenizer =
       load_tokenizer(flags.model, flags.tokenizer, *model.decoder, flags.allow_tokenizer_change);
   flags.options.end_of_text = end_of_text_tokens(flags.model, *model.decoder, &tokenizer);
@@ -370,7 +370,7 @@ void add_generate(CLI::App& app) {
   add_prompt_flags(*command, *f);
   add_sample_flags(*command, *f);
   add_sampling_flags(*command, f->options.sampling);
-  add_dtype_flag(*command, f->dtype, "auto");
+  add_dtype_flag(*command, f->dtype, {"int8", "auto"});
   command->add_flag("--json", f->json, "Print a line with a JSON object for each sample");
   f->device.add_to(*command);
   command->callback([f] { run(*f); });

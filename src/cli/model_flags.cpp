@@ -18,13 +18,22 @@
 #include "train/checkpoint.hpp"
 
 namespace warpwright::cli {
-void add_dtype_flag(CLI::App& command, std::string& dtype, const std::string& another) {
+void add_dtype_flag(CLI::App& command, std::string& dtype, const std::vector<std::string>& others) {
   std::vector<std::string> words = {"fp32", "tf32", "bf16"};
-  if (!another.empty()) words.push_back(another);
-  const char* text = "fp32, tf32 (GPU: products rounded to it) or bf16 (norms' weights stay fp32)";
-  if (another == "auto") text = "fp32, tf32 (GPU), bf16 or auto (as stored)";
-  if (another == "fp16") text = "fp32, tf32 (GPU), bf16 or fp16 (GPU)";
-  command.add_option("--dtype", dtype, text)->capture_default_str()->check(one_of(std::move(words)));
+  words.insert(words.end(), others.begin(), others.end());
+  std::vector<std::string> texts = {"fp32", "tf32 (GPU)", "bf16"};
+  if (others.empty())
+    texts = {"fp32", "tf32 (GPU: products rounded to it)", "bf16 (norms' weights stay fp32)"};
+  for (const std::string& word : others) {
+    texts.push_back(word == "auto"   ? "auto (as stored)"
+                    : word == "int8" ? "int8 (CPU: products; the rest in bf16 or fp32)"
+                                     : word + " (GPU)");
+  }
+  const std::string last = texts.back();
+  texts.pop_back();
+  command.add_option("--dtype", dtype, fmt::format("{} or {}", fmt::join(texts, ", "), last))
+      ->capture_default_str()
+      ->check(one_of(std::move(words)));
 }
 
 DType compute_dtype(const std::string& name) {
@@ -33,6 +42,15 @@ DType compute_dtype(const std::string& name) {
   if (name == "fp16") return DType::f16;
   throw UsageError(fmt::format("{} is not a dtype to compute in", quote(name)), "--dtype",
                    "use fp32, tf32 (on a GPU), bf16 or, for an encoder on a GPU, fp16");
+}
+
+Precision precision_named(const std::string& name, const DeviceInfo& device) {
+  if (name != "int8") return {.dtype = compute_dtype(name)};
+  try {
+    return int8_precision(device);
+  } catch (const UsageError& error) {
+    throw UsageError(error.problem(), "--dtype", error.remedy());
+  }
 }
 
 std::vector<std::string> recompute_names() {
@@ -109,9 +127,12 @@ std::int64_t default_sequence(const Decoder& decoder) {
   return std::min<std::int64_t>(decoder.context(), 2048);
 }
 
-DecoderWeights load_model(const std::filesystem::path& source, const std::string& dtype, Device device) {
+DecoderWeights load_model(const Context& context, const std::filesystem::path& source,
+                          const std::string& dtype) {
   require_model(source);
-  return load_weights(source, dtype == "auto" ? dtype_of_model(source) : compute_dtype(dtype), device);
+  const Precision precision =
+      dtype == "auto" ? Precision{.dtype = dtype_of_model(source)} : precision_named(dtype, context.device());
+  return load_inference_weights(context, source, precision);
 }
 
 text::Tokenizer load_tokenizer(const std::filesystem::path& model, const std::filesystem::path& folder,

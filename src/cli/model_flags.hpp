@@ -10,17 +10,20 @@
 
 #include "core/dtype.hpp"
 #include "model/decoder_files.hpp"
+#include "model/packed_decoder.hpp"
 #include "text/tokenizer.hpp"
 #include "train/step.hpp"
 
 namespace warpwright::cli {
 
-// --dtype: fp32, tf32, bf16 and another word, "auto" or "fp16". Encoders have a flag of their own
+// --dtype: fp32, tf32, bf16 and others: "auto", "fp16", "int8". Encoders have a flag of their own
 // (encoder_flags.hpp).
-void add_dtype_flag(CLI::App& command, std::string& dtype, const std::string& another = "");
+void add_dtype_flag(CLI::App& command, std::string& dtype, const std::vector<std::string>& others = {});
 // The dtype of weights and activations: fp32 for "fp32" and "tf32" (a mode of products,
 // DeviceFlags::context_options), bf16 or fp16. UsageError for any other name.
 DType compute_dtype(const std::string& name);
+// For inference on this device: the same, or int8. UsageError if the device has no kernels for int8.
+Precision precision_named(const std::string& name, const DeviceInfo& device);
 
 // The words of --recompute, and the one that a word names; UsageError for any other.
 std::vector<std::string> recompute_names();
@@ -52,8 +55,10 @@ std::shared_ptr<const Decoder> decoder_of(const std::string& model, std::int64_t
 // Tokens in a sequence if no option says how many: the model's context, at most 2048.
 std::int64_t default_sequence(const Decoder& decoder);
 
-// Loads the folder's (or .bin's) model in the named dtype. "auto" means bf16 for bf16 weights, else fp32.
-DecoderWeights load_model(const std::filesystem::path& source, const std::string& dtype, Device device);
+// Loads the folder's (or .bin's) model for inference in the named precision. "auto" means bf16 for bf16
+// weights, else fp32.
+DecoderWeights load_model(const Context& context, const std::filesystem::path& source,
+                          const std::string& dtype);
 
 // Loads the tokenizer in `folder` or, if that is empty, in the model's. Throws Error if it has ids beyond the
 // model's vocabulary. Throws Error if the model was trained with another tokenizer; with `allow_change` it

@@ -223,6 +223,15 @@ Planned<DecodingEngine::Tensors> DecodingEngine::plan_passes(Context& context, c
   return planned;
 }
 
+MemoryPlan DecodingEngine::planned(Context& context, const DecoderWeights& weights,
+                                   const DecodingOptions& options) {
+  const Sizes sizes = sizes_of(*weights.decoder, options);
+  const auto allocate = [&](Allocator& allocator) {
+    return DecodingEngine::allocate(*weights.decoder, weights.dtype, weights.parameters, sizes, allocator);
+  };
+  return plan_passes(context, sizes, allocate).plan();
+}
+
 MemoryPlan DecodingEngine::planned(Context& context, const Decoder& decoder, DType dtype,
                                    const DecodingOptions& options) {
   const Sizes sizes = sizes_of(decoder, options);

@@ -68,7 +68,9 @@ class DecodingEngine {
   ~DecodingEngine();
 
   const MemoryPlan& plan() const;
-  // The memory plan of an engine, without the weights.
+  // The memory plan of an engine, without the weights: with these, or with some that are not there yet.
+  static MemoryPlan planned(Context& context, const DecoderWeights& weights,
+                            const DecodingOptions& options = {});
   static MemoryPlan planned(Context& context, const Decoder& decoder, DType dtype,
                             const DecodingOptions& options = {});
 

@@ -71,7 +71,7 @@ class Room {
 
  private:
   std::size_t bytes(const DecodingOptions& options) const {
-    return DecodingEngine::planned(context_, *model_.decoder, model_.dtype, options).total_bytes();
+    return DecodingEngine::planned(context_, model_, options).total_bytes();
   }
 
   Context& context_;

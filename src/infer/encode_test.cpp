@@ -291,7 +291,7 @@ TEST(MiniLM, VectorsOfTransformers) {
     SCOPED_TRACE(fmt::format("{} {}", kind == DeviceKind::cpu ? "cpu" : "cuda", name_of(dtype)));
     Context context(ContextOptions{}, {kind, 0});
     EncoderOptions options;
-    options.weights.dtype = dtype;
+    options.weights.precision.dtype = dtype;
     options.max_length = 512;
     for (const EncodedText& report : Encoder(context, folder, options).embed(texts, vectors)) {
       EXPECT_EQ(report.error, "");

@@ -3,7 +3,6 @@
 #include "model/attention_views.hpp"
 #include "ops/attention/attention.hpp"
 #include "ops/embedding_layernorm/embedding_layernorm.hpp"
-#include "ops/int8_linear/int8_linear.hpp"
 #include "ops/matmul/matmul.hpp"
 #include "ops/norm/norm.hpp"
 #include "ops/pooling/pooling.hpp"
@@ -18,7 +17,7 @@ struct Products {
   MatmulForward qkv, attproj, fc, fcproj;
 };
 Products products_of(const BertConfig& config, const BertBlock& p, const BertActivations& a) {
-  const auto product = [&](const BertLinear& l, const Tensor& bias, const Tensor& x, const Tensor& out,
+  const auto product = [&](const Linear& l, const Tensor& bias, const Tensor& x, const Tensor& out,
                            Activation activation = Activation::none) -> MatmulForward {
     return {.x = x,
             .weight = l.weight,
@@ -36,18 +35,8 @@ Products products_of(const BertConfig& config, const BertBlock& p, const BertAct
           .fcproj = product(p.fcproj, {}, a.fc, a.other)};
 }
 
-void linear(Context& ctx, const BertLinear& l, const MatmulForward& args) {
-  if (!l.int8) return matmul_forward(ctx, args);
-  int8_linear(ctx, {.x = args.x,
-                    .weight = args.weight,
-                    .bias = args.bias,
-                    .out = args.out,
-                    .activation = args.activation,
-                    .packed = args.packed});
-}
-
 // A linear layer over one row per sequence.
-void sequence_linear(Context& ctx, const BertActivations& a, const BertLinear& p, const Tensor& x,
+void sequence_linear(Context& ctx, const BertActivations& a, const Linear& p, const Tensor& x,
                      const Tensor& out, Activation activation = Activation::none) {
   matmul_forward(ctx, {.x = x,
                        .weight = p.weight,
@@ -73,7 +62,7 @@ void add_and_normalize(Context& ctx, const BertActivations& a, const Tensor& y_b
 
 void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, const BertActivations& a) {
   const Products products = products_of(config, p, a);
-  linear(ctx, p.qkv, products.qkv);
+  linear_forward(ctx, p.qkv, products.qkv);
   attention_forward(ctx, {.q = part(a.qkv, 0),
                           .k = part(a.qkv, 1),
                           .v = part(a.qkv, 2),
@@ -87,10 +76,10 @@ void block_forward(Context& ctx, const BertConfig& config, const BertBlock& p, c
                           .visible = a.visible,
                           .batch_invariant = a.batch_invariant,
                           .max_seqlen = config.max_length()});
-  linear(ctx, p.attproj, products.attproj);
+  linear_forward(ctx, p.attproj, products.attproj);
   add_and_normalize(ctx, a, p.attproj.bias, p.attnorm_weight, p.attnorm_bias, config.eps);
-  linear(ctx, p.fc, products.fc);
-  linear(ctx, p.fcproj, products.fcproj);
+  linear_forward(ctx, p.fc, products.fc);
+  linear_forward(ctx, p.fcproj, products.fcproj);
   add_and_normalize(ctx, a, p.fcproj.bias, p.outnorm_weight, p.outnorm_bias, config.eps);
 }
 

@@ -10,24 +10,18 @@
 #include <vector>
 
 #include "model/bert_config.hpp"
+#include "model/linear.hpp"
 #include "ops/op.hpp"
 #include "runtime/context.hpp"
 
 namespace warpwright {
 
-struct BertLinear {
-  Tensor weight;      // (out, in); without data if there is `packed`
-  Tensor bias;        // (out)
-  Tensor packed{};    // the weight as ops/matmul/packed.hpp lays it out, if the device's kernels take that
-  bool int8 = false;  // the product is in int8, and packed as ops/int8_linear lays it out
-};
-
 struct BertBlock {
-  BertLinear qkv;                       // (3H, H): q, k, v rows in this order
-  BertLinear attproj;                   // (H, H)
+  Linear qkv;                           // (3H, H): q, k, v rows in this order
+  Linear attproj;                       // (H, H)
   Tensor attnorm_weight, attnorm_bias;  // (H)
-  BertLinear fc;                        // (I, H)
-  BertLinear fcproj;                    // (H, I)
+  Linear fc;                            // (I, H)
+  Linear fcproj;                        // (H, I)
   Tensor outnorm_weight, outnorm_bias;  // (H)
 };
 
@@ -36,9 +30,9 @@ struct BertParameters {
   Tensor embnorm_weight, embnorm_bias;  // (H)
   std::vector<BertBlock> blocks;
   // The classification head, absent if the folder has none: tanh(pooler(first token)), then the labels.
-  BertLinear pooler;              // (H, H)
-  BertLinear classifier;          // (labels, H)
-  std::vector<BertLinear> dense;  // fp32, after the pooling
+  Linear pooler;              // (H, H)
+  Linear classifier;          // (labels, H)
+  std::vector<Linear> dense;  // fp32, after the pooling
 };
 
 // The tensors of a forward pass. Several of them share memory and take turns.

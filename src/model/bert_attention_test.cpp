@@ -104,7 +104,8 @@ class Model {
  private:
   // Random weights. Those of the attention are larger than a new model's, so that it is far from uniform.
   static std::shared_ptr<const BertWeights> weights(const Context& context, DType dtype, float query_scale) {
-    auto made = std::make_shared<BertWeights>(context, small_config(), BertWeightsOptions{.dtype = dtype});
+    auto made = std::make_shared<BertWeights>(context, small_config(),
+                                              BertWeightsOptions{.precision = {.dtype = dtype}});
     for (const BertBlock& block : made->parameters().blocks) {
       multiply(context, block.qkv.weight, 8);
       multiply(context, block.attproj.weight, 8);

@@ -165,7 +165,7 @@ void BertFile::fill_from(const Tensor& parameter, const std::string& name) const
   if (parameter) fill_checked(parameter, found);
 }
 
-void BertFile::fill_from(const BertLinear& linear, const std::string& name) const {
+void BertFile::fill_from(const Linear& linear, const std::string& name) const {
   fill_from(linear.weight, name + ".weight");
   fill_from(linear.bias, name + ".bias");
 }
@@ -195,7 +195,7 @@ void BertFile::load_layer(std::size_t l, const BertBlock& b) const {
     const auto rows = [&](const Tensor& t) {
       return t.shape.rank() == 0 ? t : t.slice(0, part * config_.hidden, config_.hidden);
     };
-    fill_from(BertLinear{.weight = rows(b.qkv.weight), .bias = rows(b.qkv.bias)},
+    fill_from(Linear{.weight = rows(b.qkv.weight), .bias = rows(b.qkv.bias)},
               layer + "attention.self." + name);
     ++part;
   }
@@ -225,7 +225,7 @@ void BertFile::refuse_strangers() const {
   }
 }
 
-void load_dense(const BertDense& dense, const BertLinear& parameters) {
+void load_dense(const BertDense& dense, const Linear& parameters) {
   const SafetensorsFolder file(dense.folder);
   const std::vector<BertTensor> tensors = tensors_of(file);
   const auto fill_named = [&](const Tensor& parameter, const std::string& name) {

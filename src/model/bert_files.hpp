@@ -46,7 +46,7 @@ class BertFile {
   const BertTensor* find(std::string_view name) const;  // null if there is none
   const BertTensor& tensor(const std::string& name, const Shape& shape) const;
   void fill_from(const Tensor& parameter, const std::string& name) const;
-  void fill_from(const BertLinear& linear, const std::string& name) const;
+  void fill_from(const Linear& linear, const std::string& name) const;
   void fill_norm(const Tensor& weight, const Tensor& bias, const std::string& name) const;
   void refuse_strangers() const;
 
@@ -61,6 +61,6 @@ class BertFile {
 };
 
 // A dense layer of sentence-transformers, from its folder.
-void load_dense(const BertDense& dense, const BertLinear& parameters);
+void load_dense(const BertDense& dense, const Linear& parameters);
 
 }  // namespace warpwright

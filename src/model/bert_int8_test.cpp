@@ -61,7 +61,8 @@ TEST_F(BertInt8, IsCloseToFp32) {
     const std::string model = entry.path().filename();
     const std::vector<float> wanted = states_of(model, {});
     for (const DType rest : {DType::f32, DType::bf16}) {
-      const double error = relative_error(states_of(model, {.dtype = rest, .int8 = true}), wanted);
+      const double error =
+          relative_error(states_of(model, {.precision = {.dtype = rest, .int8 = true}}), wanted);
       EXPECT_LT(error, 0.05) << model << ", the rest in " << name_of(rest);
       EXPECT_GT(error, 1e-4) << model << ": the products are not in int8";
     }
@@ -70,7 +71,7 @@ TEST_F(BertInt8, IsCloseToFp32) {
 }
 
 TEST_F(BertInt8, TheKernelsAgree) {
-  const BertWeightsOptions int8{.int8 = true};
+  const BertWeightsOptions int8{.precision = {.int8 = true}};
   const std::vector<float> wanted = states_of("bert", int8);
   for (const auto& variant : ops::int8_linear_op().variants) {
     if (!ops::refuse_device(variant.needs(), context.device()).empty()) continue;
@@ -87,8 +88,8 @@ TEST_F(BertInt8, TheKernelsAgree) {
 TEST_F(BertInt8, HasAFileOfItsOwnInTheCache) {
   const fs::path cache = folder / "cache";
   const auto files = [&] { return std::distance(fs::directory_iterator(cache), fs::directory_iterator()); };
-  const BertWeightsOptions int8{.int8 = true, .cache = cache};
-  const std::vector<float> wanted = states_of("bert", {.int8 = true});
+  const BertWeightsOptions int8{.precision = {.int8 = true}, .cache = cache};
+  const std::vector<float> wanted = states_of("bert", {.precision = {.int8 = true}});
   EXPECT_EQ(states_of("bert", int8), wanted);
   ASSERT_EQ(files(), 1);
   const fs::path file = fs::directory_iterator(cache)->path();
@@ -116,7 +117,7 @@ TEST_F(BertInt8, NamesAWeightThatIsNotFinite) {
   }
   const BertConfig config = read_bert_config(folder_of("bert"));
   try {
-    BertWeights(context, config, tensors, {.int8 = true});
+    BertWeights(context, config, tensors, {.precision = {.int8 = true}});
     FAIL() << "took an infinite weight";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("layer 1's fc: row 0 of weight has a value that is not finite"),
@@ -128,25 +129,26 @@ TEST_F(BertInt8, NamesAWeightThatIsNotFinite) {
 TEST_F(BertInt8, RunsOnRandomWeights) {
   BertConfig config = read_bert_config(folder_of("bert"));
   for (const float state : hidden_states(
-           context, std::make_shared<BertWeights>(context, config, BertWeightsOptions{.int8 = true}))) {
+           context,
+           std::make_shared<BertWeights>(context, config, BertWeightsOptions{.precision = {.int8 = true}}))) {
     EXPECT_TRUE(std::isfinite(state));
   }
 }
 
-TEST(BertInt8Options, ChooseTheRestByTheProcessor) {
+TEST(BertInt8Precision, ChooseTheRestByTheProcessor) {
   DeviceInfo device;
   device.cpu.avx2 = device.cpu.avx_vnni = true;
-  EXPECT_EQ(int8_options(device).dtype, DType::f32);
+  EXPECT_EQ(int8_precision(device).dtype, DType::f32);
   device.cpu.avx512 = device.cpu.avx512_vnni = device.cpu.avx512_bf16 = true;
-  EXPECT_EQ(int8_options(device).dtype, DType::bf16);
+  EXPECT_EQ(int8_precision(device).dtype, DType::bf16);
   device.cpu.avx512_fp16 = true;  // its vdpbf16ps is slower than fp32
-  EXPECT_EQ(int8_options(device).dtype, DType::f32);
+  EXPECT_EQ(int8_precision(device).dtype, DType::f32);
   device.cpu.amx_bf16 = device.cpu.amx_int8 = true;
-  EXPECT_EQ(int8_options(device).dtype, DType::bf16);
+  EXPECT_EQ(int8_precision(device).dtype, DType::bf16);
   device.cpu = {.avx2 = true};
-  EXPECT_THROW(int8_options(device), UsageError);
+  EXPECT_THROW(int8_precision(device), UsageError);
   device.device.kind = DeviceKind::cuda;
-  EXPECT_THROW(int8_options(device), UsageError);
+  EXPECT_THROW(int8_precision(device), UsageError);
 }
 
 }  // namespace

@@ -4,13 +4,10 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <utility>
 
 #include "core/error.hpp"
-#include "ops/int8_linear/int8_linear.hpp"
-#include "ops/matmul/packed.hpp"
 #include "runtime/philox.hpp"
 
 namespace warpwright {
@@ -21,34 +18,11 @@ using Layer = BertPackedWeights::Layer;
 
 constexpr std::size_t kHeaderBytes = 4096;
 
-// The layout that a device's kernels take.
-struct Layout {
-  std::string name;  // "" if they take none
-  DType dtype;       // of the weights that are packed
-  bool int8;
-  const DeviceInfo& device;
-
-  // Weights are rounded to int8 from fp32, whatever the dtype of the rest.
-  Layout(DType rest, bool int8_, const DeviceInfo& device_)
-      : name(int8_ ? ops::int8_layout(device_) : ops::packed_layout(rest, device_)),
-        dtype(int8_ ? DType::f32 : rest),
-        int8(int8_),
-        device(device_) {}
-
-  std::int64_t bytes(std::int64_t N, std::int64_t K) const {
-    return int8 ? ops::int8_packed_bytes(N, K) : ops::packed_bytes(N, K, dtype, device);
-  }
-  // factors: as for int8_pack.
-  void pack(const Context& context, const Tensor& weight, const Tensor& factors, const Tensor& packed) const {
-    int8 ? ops::int8_pack(context, weight, factors, packed) : ops::pack_weight(context, weight, packed);
-  }
-};
-
 // Name, shape and place of each weight of a layer.
 struct Part {
   const char* name;
   Tensor Layer::*packed;
-  BertLinear BertBlock::*linear;
+  Linear BertBlock::*linear;
   std::int64_t out, in;
 };
 std::vector<Part> parts_of(const BertConfig& c) {
@@ -60,7 +34,7 @@ std::vector<Part> parts_of(const BertConfig& c) {
 }
 
 // Views of the weights from `data` on, which is null to learn the size alone.
-std::vector<Layer> views(std::byte* data, const BertConfig& config, const Layout& layout,
+std::vector<Layer> views(std::byte* data, const BertConfig& config, const PackedLayout& layout,
                          std::size_t& bytes) {
   std::vector<Layer> layers(static_cast<std::size_t>(config.layers));
   bytes = 0;
@@ -90,30 +64,10 @@ bool is_whole(const MappedFile& file, const std::string& layout, const std::stri
   return std::ranges::equal(std::as_bytes(std::span(header)), all.first(kHeaderBytes));
 }
 
-// Factors for a layer whose input comes from a normalization with these parameters: √(w / r) for each column,
-// with w the largest weight and r the size of the input, γ times a number that is seldom beyond ±3, plus β
-// (SmoothQuant, arXiv:2211.10438, equation 4, without its calibration). rows: those of the weight that lose
-// most by rounding. A change here needs another name of the layout (int8_layout).
-std::vector<float> factors_after_norm(const std::vector<float>& gain, const std::vector<float>& shift,
-                                      const Tensor& rows) {
-  constexpr float kLeast = 1e-5f;
-  std::vector<float> factors;
-  for (std::int64_t k = 0; k < rows.shape[1]; ++k) {
-    const auto i = static_cast<std::size_t>(k);
-    float most = kLeast;
-    for (std::int64_t n = 0; n < rows.shape[0]; ++n) {
-      const float magnitude = std::abs(rows.as<float>()[n * rows.shape[1] + k]);
-      if (std::isfinite(magnitude)) most = std::max(most, magnitude);  // int8_pack refuses the others
-    }
-    factors.push_back(std::sqrt(most / std::max(3 * std::abs(gain[i]) + std::abs(shift[i]), kLeast)));
-  }
-  return factors;
-}
-
 // The weights in this layout. fill(l, part, weight) sets a weight of layer l and returns factors for it, or
 // nothing.
 template <class Fill>
-Buffer lay_out(const Context& context, const BertConfig& config, const Layout& layout, Fill&& fill) {
+Buffer lay_out(const Context& context, const BertConfig& config, const PackedLayout& layout, Fill&& fill) {
   std::size_t bytes = 0, largest = 0;
   views(nullptr, config, layout, bytes);
   Buffer memory(bytes, Device{}, "packed weights");
@@ -168,9 +122,9 @@ void write(const fs::path& path, const std::string& header, std::span<const std:
 }  // namespace
 
 std::optional<BertPackedWeights> BertPackedWeights::open(const Context& context, const BertFile& file,
-                                                         const BertConfig& config, DType dtype, bool int8,
+                                                         const BertConfig& config, const Precision& precision,
                                                          const fs::path& cache) {
-  const Layout layout(dtype, int8, context.device());
+  const PackedLayout layout(precision, context.device());
   if (layout.name.empty()) return std::nullopt;
   std::size_t bytes = 0;
   views(nullptr, config, layout, bytes);
@@ -194,16 +148,14 @@ std::optional<BertPackedWeights> BertPackedWeights::open(const Context& context,
       lay_out(context, config, layout, [&](std::size_t l, const Part& part, const Tensor& weight) {
         BertBlock block;
         (block.*part.linear).weight = weight;
-        std::vector<float> gain, shift;
-        const auto vector = [&](std::vector<float>& values) {
-          values.resize(static_cast<std::size_t>(config.hidden));
-          return Tensor(values.data(), DType::f32, {config.hidden});
-        };
+        std::vector<float> norm(2 * static_cast<std::size_t>(config.hidden));
+        const Tensor gain(norm.data(), DType::f32, {config.hidden});
+        const Tensor shift(norm.data() + config.hidden, DType::f32, {config.hidden});
         const bool qkv = part.linear == &BertBlock::qkv, fc = part.linear == &BertBlock::fc;
-        if (layout.int8 && qkv) file.load_norm_before(l, vector(gain), vector(shift));
-        if (layout.int8 && fc) block.attnorm_weight = vector(gain), block.attnorm_bias = vector(shift);
+        if (layout.int8 && qkv) file.load_norm_before(l, gain, shift);
+        if (layout.int8 && fc) block.attnorm_weight = gain, block.attnorm_bias = shift;
         file.load_layer(l, block);
-        if (gain.empty()) return std::vector<float>();
+        if (!layout.int8 || !(qkv || fc)) return std::vector<float>();
         // An error in the scores changes the softmax little, but one in the values goes on.
         const std::int64_t H = config.hidden;
         return factors_after_norm(gain, shift, qkv ? weight.slice(0, 2 * H, H) : weight);
@@ -225,7 +177,7 @@ std::optional<BertPackedWeights> BertPackedWeights::open(const Context& context,
 std::optional<BertPackedWeights> BertPackedWeights::random_int8(const Context& context,
                                                                 const BertConfig& config) {
   constexpr std::uint32_t kPurpose = 0x494e5438;  // its own random stream: "INT8"
-  const Layout layout(DType::f32, true, context.device());
+  const PackedLayout layout({.int8 = true}, context.device());
   if (layout.name.empty()) return std::nullopt;
   std::uint32_t index = 0;
   std::size_t bytes = 0;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "model/bert_files.hpp"
+#include "model/packed_layout.hpp"
 #include "runtime/context.hpp"
 #include "runtime/mapped_file.hpp"
 #include "runtime/memory.hpp"
@@ -26,10 +27,10 @@ class BertPackedWeights {
  public:
   // Takes the weights from the model's file in `cache`, a folder; makes folder and file if they are missing.
   // With an empty `cache`, or one that cannot be used, the weights are laid out in memory. Returns nothing if
-  // the Context's device takes no packed weights of the dtype, or a variant is forced that takes none. In
+  // the Context's device takes no packed weights of the precision, or a variant is forced that takes none. In
   // int8, a weight that is not finite is an Error.
   static std::optional<BertPackedWeights> open(const Context& context, const BertFile& file,
-                                               const BertConfig& config, DType dtype, bool int8,
+                                               const BertConfig& config, const Precision& precision,
                                                const std::filesystem::path& cache);
   // Random weights in int8, for benches. Returns nothing as open() does.
   static std::optional<BertPackedWeights> random_int8(const Context& context, const BertConfig& config);

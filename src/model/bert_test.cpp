@@ -93,7 +93,7 @@ void check_hidden_states(const std::string& name, const ContextOptions& options,
   const auto wanted = golden<float>(name, "hidden");
   const double bf16_error = static_cast<double>(golden<float>(name, "bf16_error")[0]);
   Context context(options, device);
-  BertSession model(context, weights_of(context, folder_of(name), {.dtype = dtype}),
+  BertSession model(context, weights_of(context, folder_of(name), {.precision = {.dtype = dtype}}),
                     {.max_batch_tokens = 100});
   std::vector<float> out(wanted.size());
   for (int run = 0; run < 3; ++run) {  // on a GPU: as it is, captured, launched again
@@ -180,7 +180,7 @@ TEST_P(Golden, Tensors) {
   const SafetensorsFile file(folder_of(GetParam()) / "model.safetensors");
   for (const auto& [device, dtype] : places()) {
     Context context(ContextOptions{}, device, Stream::borrowed(device, nullptr));
-    const BertWeightsOptions w = {.dtype = dtype};
+    const BertWeightsOptions w = {.precision = {.dtype = dtype}};
     const BertOptions options = {.max_batch_tokens = 100};
     BertSession model(context, weights_of(context, folder_of(GetParam()), w), options);
     BertSession twin(
@@ -208,7 +208,7 @@ TEST(Bert, LayersFromStates) {
   using Result = BertSession::Result;
   for (const auto& [device, dtype] : places()) {
     Context context(ContextOptions{}, device, Stream::borrowed(device, nullptr));
-    const BertWeightsOptions w = {.dtype = dtype};
+    const BertWeightsOptions w = {.precision = {.dtype = dtype}};
     const BertOptions options = {.max_batch_tokens = 100};
     BertSession model(context, weights_of(context, config, tensors, w), options);
     BertSession lower(context, weights_of(context, half, layer_of(0, tensors), w), options);
@@ -274,7 +274,7 @@ TEST_P(Golden, SessionsShareWeights) {
   for (const auto& [device, dtype] : places()) {
     const Device place = device;
     Context context(ContextOptions{}, device);
-    const auto weights = weights_of(context, folder_of(GetParam()), {.dtype = dtype});
+    const auto weights = weights_of(context, folder_of(GetParam()), {.precision = {.dtype = dtype}});
     const BertOptions options{.max_batch_tokens = 100};
     BertSession alone(context, weights, options);
     const std::size_t values = batch.tokens.size() * static_cast<std::size_t>(alone.config().hidden);
@@ -348,7 +348,8 @@ TEST(Bert, OnCudaAGraphGivesTheBitsOfItsOperations) {
     config.hidden = hidden;
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       Context context(ContextOptions{}, gpu());
-      BertSession model(context, weights_of(context, config, {.dtype = dtype}), {.max_batch_tokens = 1024});
+      BertSession model(context, weights_of(context, config, {.precision = {.dtype = dtype}}),
+                        {.max_batch_tokens = 1024});
       for (const std::vector<std::size_t>& lengths :
            {std::vector<std::size_t>{5}, {200}, {1, 7, 16, 33, 64, 90}}) {
         const PackedBatch batch = random_batch(lengths), other = random_batch({lengths.front()});
@@ -377,7 +378,8 @@ TEST(Bert, OnCudaMoreSizesThanGraphs) {
   config.vocab = 1000;
   config.layers = 1;
   Context context(ContextOptions{}, gpu());
-  BertSession model(context, weights_of(context, config, {.dtype = DType::f32}), {.max_batch_tokens = 512});
+  BertSession model(context, weights_of(context, config, {.precision = {.dtype = DType::f32}}),
+                    {.max_batch_tokens = 512});
   const auto D = static_cast<std::size_t>(model.vector_size());
   std::vector<float> vector(D);
   std::map<std::size_t, std::vector<float>> first;
@@ -402,7 +404,7 @@ TEST(Bert, OnCudaATextHardlyDependsOnItsBatch) {
   for (const auto& [dtype, most] : {std::pair{DType::f32, 1e-6}, {DType::f16, 1e-5}, {DType::bf16, 1e-4}}) {
     for (const bool invariant : {false, true}) {
       Context context(ContextOptions{}, gpu());
-      BertSession model(context, weights_of(context, config, {.dtype = dtype}),
+      BertSession model(context, weights_of(context, config, {.precision = {.dtype = dtype}}),
                         {.max_batch_tokens = 1024, .batch_invariant = invariant});
       const auto D = static_cast<std::size_t>(model.vector_size());
       std::vector<float> all(static_cast<std::size_t>(batch.sequences()) * D), one(D);
@@ -540,8 +542,9 @@ TEST_F(BertFolder, WeightsFromACacheGiveTheSameBits) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Context context({}, Device{});
     const auto hidden = [&](const fs::path& cache) {
-      BertSession model(context, weights_of(context, folder_of("bert"), {.dtype = dtype, .cache = cache}),
-                        {.max_batch_tokens = 100, .batch_invariant = true});
+      BertSession model(
+          context, weights_of(context, folder_of("bert"), {.precision = {.dtype = dtype}, .cache = cache}),
+          {.max_batch_tokens = 100, .batch_invariant = true});
       std::vector<float> states(batch.tokens.size() * static_cast<std::size_t>(model.config().hidden));
       model.hidden(batch, states);
       return states;
@@ -629,7 +632,7 @@ TEST_F(BertFolder, ARenamedModelDoesNotPoisonTheCache) {
   const BertConfig config = read_bert_config(model);
   const BertFile mapped(model, config);
   fs::rename(folder / "other", model / "model.safetensors");
-  BertPackedWeights::open(context, mapped, config, DType::f32, false, cache);
+  BertPackedWeights::open(context, mapped, config, {}, cache);
   EXPECT_EQ(hidden(model, cache), hidden(model, {}));
   EXPECT_EQ(hidden(folder_of("bert"), cache), hidden(folder_of("bert"), {}));
   EXPECT_EQ(std::distance(fs::directory_iterator(cache), fs::directory_iterator()), 2);

@@ -4,8 +4,6 @@
 
 #include <utility>
 
-#include "core/error.hpp"
-#include "ops/int8_linear/int8_linear.hpp"
 #include "runtime/host_view.hpp"
 #include "runtime/philox.hpp"
 #include "runtime/threads.hpp"
@@ -14,27 +12,27 @@ namespace warpwright {
 namespace {
 
 BertParameters allocate_parameters(const BertConfig& c, const BertPooling& pooling, bool classifier,
-                                   DType dtype, bool int8, const BertPackedWeights* packed,
+                                   const Precision& precision, const BertPackedWeights* packed,
                                    Allocator& allocator) {
+  const DType dtype = precision.dtype;
   const auto in = [&](const std::string& name, const Shape& shape, DType as) {
     return allocator.allocate(name, as, shape, Category::parameters);
   };
   const auto vector = [&](const std::string& name) { return in(name, {c.hidden}, dtype); };
   const auto linear = [&](const std::string& name, std::int64_t to, std::int64_t from) {
-    return BertLinear{.weight = in(name + ".weight", {to, from}, dtype),
-                      .bias = in(name + ".bias", {to}, dtype)};
+    return Linear{.weight = in(name + ".weight", {to, from}, dtype), .bias = in(name + ".bias", {to}, dtype)};
   };
   const auto packed_linear = [&](const std::string& name, std::int64_t to, std::int64_t from,
                                  Tensor BertPackedWeights::Layer::*part, std::size_t l) {
     if (!packed) {
-      BertLinear plain = linear(name, to, from);
-      plain.int8 = int8;
+      Linear plain = linear(name, to, from);
+      plain.int8 = precision.int8;
       return plain;
     }
-    return BertLinear{.weight = Tensor(nullptr, dtype, {to, from}),
-                      .bias = in(name + ".bias", {to}, dtype),
-                      .packed = packed->layer(l).*part,
-                      .int8 = int8};
+    return Linear{.weight = Tensor(nullptr, dtype, {to, from}),
+                  .bias = in(name + ".bias", {to}, dtype),
+                  .packed = packed->layer(l).*part,
+                  .int8 = precision.int8};
   };
   using Packed = BertPackedWeights::Layer;
   BertParameters p;
@@ -90,7 +88,7 @@ void randomize(const BertParameters& p) {
     });
   };
   const auto matrix = [&](const Tensor& tensor) { fill_with(tensor, 0, 0.02); };
-  const auto linear = [&](const BertLinear& l) {
+  const auto linear = [&](const Linear& l) {
     if (!l.packed) matrix(l.weight);
     fill_with(l.bias, 0, 0);
   };
@@ -101,7 +99,7 @@ void randomize(const BertParameters& p) {
   for (const Tensor& table : {p.word, p.position, p.type}) matrix(table);
   norm(p.embnorm_weight, p.embnorm_bias);
   for (const BertBlock& b : p.blocks) {
-    for (const BertLinear& l : {b.qkv, b.attproj, b.fc, b.fcproj}) linear(l);
+    for (const Linear& l : {b.qkv, b.attproj, b.fc, b.fcproj}) linear(l);
     norm(b.attnorm_weight, b.attnorm_bias);
     norm(b.outnorm_weight, b.outnorm_bias);
   }
@@ -109,23 +107,14 @@ void randomize(const BertParameters& p) {
 
 }  // namespace
 
-BertWeightsOptions int8_options(const DeviceInfo& device) {
-  if (const std::string reason = ops::refuse_int8(device); !reason.empty()) {
-    throw UsageError("int8 " + reason, "dtype", "use fp32 or bf16");
-  }
-  const bool fast_bf16 = device.cpu.amx_bf16 || device.cpu.fast_bf16_dot();
-  return {.dtype = fast_bf16 ? DType::bf16 : DType::f32, .int8 = true};
-}
-
 BertWeights::BertWeights(const Context& context, const std::filesystem::path& folder,
                          const BertWeightsOptions& options)
     : config_(read_bert_config(folder)),
       pooling_(read_bert_pooling(folder, config_)),
-      dtype_(options.dtype),
-      int8_(options.int8),
+      precision_(options.precision),
       device_(context.device().device) {
   const BertFile file(folder, config_);
-  packed_ = BertPackedWeights::open(context, file, config_, dtype_, int8_, options.cache);
+  packed_ = BertPackedWeights::open(context, file, config_, precision_, options.cache);
   allocate(file.has_classifier());
   file.load(parameters());
   for (std::size_t i = 0; i < pooling_.dense.size(); ++i) {
@@ -135,18 +124,18 @@ BertWeights::BertWeights(const Context& context, const std::filesystem::path& fo
 
 BertWeights::BertWeights(const Context& context, const BertConfig& config, std::vector<BertTensor> tensors,
                          const BertWeightsOptions& options)
-    : config_(config), dtype_(options.dtype), int8_(options.int8), device_(context.device().device) {
+    : config_(config), precision_(options.precision), device_(context.device().device) {
   config_.validate("the encoder's config");
   const BertFile file(std::move(tensors), "the encoder's tensors", config_);
-  packed_ = BertPackedWeights::open(context, file, config_, dtype_, int8_, {});
+  packed_ = BertPackedWeights::open(context, file, config_, precision_, {});
   allocate(file.has_classifier());
   file.load(parameters());
 }
 
 BertWeights::BertWeights(const Context& context, const BertConfig& config, const BertWeightsOptions& options)
-    : config_(config), dtype_(options.dtype), int8_(options.int8), device_(context.device().device) {
+    : config_(config), precision_(options.precision), device_(context.device().device) {
   config_.validate("the encoder's config");
-  if (int8_) packed_ = BertPackedWeights::random_int8(context, config_);
+  if (precision_.int8) packed_ = BertPackedWeights::random_int8(context, config_);
   allocate(false);
   randomize(parameters());
 }
@@ -154,7 +143,7 @@ BertWeights::BertWeights(const Context& context, const BertConfig& config, const
 void BertWeights::allocate(bool classifier) {
   const BertPackedWeights* packed = packed_ ? &*packed_ : nullptr;
   parameters_.emplace([=, this](Allocator& allocator) {
-    return allocate_parameters(config_, pooling_, classifier, dtype_, int8_, packed, allocator);
+    return allocate_parameters(config_, pooling_, classifier, precision_, packed, allocator);
   });
   parameters_->take(device_);
 }

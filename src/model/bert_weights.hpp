@@ -15,17 +15,11 @@
 namespace warpwright {
 
 struct BertWeightsOptions {
-  DType dtype = DType::f32;  // of weights and activations
-  // The layers' products are in int8 (ops/int8_linear), and the dtype is of everything else.
-  bool int8 = false;
+  Precision precision = {};
   // A folder that keeps the weights of a folder's model as a CPU's kernels take them, for all processes. If
   // it is empty or cannot be used, each process lays them out in its own memory; results are the same bits.
   std::filesystem::path cache = {};
 };
-
-// int8 on this device, with the rest in bf16 where the processor multiplies bf16 faster than fp32, otherwise
-// in fp32. Throws UsageError, naming "dtype", if the device has no kernels for int8.
-BertWeightsOptions int8_options(const DeviceInfo& device);
 
 // Weights in a device's memory, as its kernels take them. Nothing changes them after construction: sessions
 // on several threads, each with a Context of its own for that device, may read them at the same time.
@@ -45,7 +39,7 @@ class BertWeights {
 
   const BertConfig& config() const { return config_; }
   const BertPooling& pooling() const { return pooling_; }  // of the folder
-  DType dtype() const { return dtype_; }                   // of everything but int8's products
+  DType dtype() const { return precision_.dtype; }         // of everything but int8's products
   Device device() const { return device_; }
   const BertParameters& parameters() const { return parameters_->tensors(); }
   bool has_classifier() const { return static_cast<bool>(parameters().classifier.weight); }
@@ -56,8 +50,7 @@ class BertWeights {
 
   BertConfig config_;
   BertPooling pooling_;
-  DType dtype_;
-  bool int8_;
+  Precision precision_;
   Device device_;
   std::optional<BertPackedWeights> packed_;
   std::optional<Planned<BertParameters>> parameters_;

@@ -41,6 +41,11 @@ const Tensor& DecoderParameters::at(std::string_view name) const {
   throw Error(fmt::format("has no parameter {}", name), "the decoder", "use a name of this family");
 }
 
+Tensor DecoderParameters::packed_at(std::size_t index) const {
+  const auto found = packed.find(index);
+  return found == packed.end() ? Tensor() : found->second;
+}
+
 std::vector<Tensor> DecoderParameters::tensors() const {
   std::vector<Tensor> tensors;
   for (const Entry& entry : entries_) tensors.push_back(entry.tensor);

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,6 +35,10 @@ class DecoderParameters {
     std::string name;
     Tensor tensor;
   };
+  // For inference (model/packed_decoder.hpp): matrices as a CPU's kernels take them, by parameter. The
+  // parameter's own tensor then has only a shape, unless tokens are looked up in it.
+  std::map<std::size_t, Tensor> packed;
+  bool int8 = false;  // the matrices multiply in int8
 
   bool empty() const { return entries_.empty(); }
   auto begin() const { return entries_.begin(); }
@@ -42,6 +47,7 @@ class DecoderParameters {
 
   // An Error if no parameter has this name.
   const Tensor& at(std::string_view name) const;
+  Tensor packed_at(std::size_t index) const;  // absent if the parameter is not packed
   std::vector<Tensor> tensors() const;
 
  private:
@@ -66,6 +72,16 @@ struct LayerParameters {
 // The matrices that multiply activations in the layers, by parameter: the rows of each, in order. A parameter
 // may join several, such as q, k and v, or gate and up.
 using LayerMatrices = std::map<std::size_t, std::vector<std::int64_t>>;
+
+// A matrix that multiplies activations in a forward, by the index of its parameter.
+struct ForwardMatrix {
+  std::size_t parameter = 0;
+  bool looked_up = false;  // it is also the token embedding
+  // The parameters of the normalization from which its input comes, if it does.
+  std::optional<std::size_t> norm_weight = {}, norm_bias = {};
+  // The output changes most with the rows from here on: of q, k and v those of v.
+  std::int64_t first_row = 0;
+};
 
 // A pass calls these, if they are set, around each layer, for parameters that are not always in memory. It
 // uses a layer's parameters only between enter() of this layer and of another one, and its gradients only
@@ -196,6 +212,7 @@ class Decoder {
                                                 Allocator& allocator) const = 0;
   virtual LayerParameters layer_parameters() const = 0;
   virtual LayerMatrices layer_matrices() const = 0;
+  virtual std::vector<ForwardMatrix> forward_matrices() const = 0;
   // The values that a training starts from: a pure function of seed, tensor and element.
   virtual void initialize(std::uint64_t seed, const ParameterWriter& write) const = 0;
   // Fills the parameters from a model's folder or file.
@@ -234,7 +251,7 @@ class Decoder {
 // sessions. Nothing may write them while a session runs.
 struct DecoderWeights {
   std::shared_ptr<const Decoder> decoder;
-  DType dtype = DType::f32;  // of the matrices
+  DType dtype = DType::f32;  // of the matrices; in int8, of everything else
   DecoderParameters parameters;
   std::shared_ptr<const void> memory;
 };

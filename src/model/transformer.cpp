@@ -28,13 +28,17 @@ void normalize(Context& ctx, const TransformerDescription& d, const Tensor& x, c
                      .lost = a.lost});
 }
 // out = residual + x·Wᵀ + bias. next: the weight of the product that follows.
-void add_projection(Context& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                    const Tensor& residual, const Tensor& out, bool batch_invariant, const Tensor& next) {
-  MatmulForward a{x, weight, bias, out, {}};
-  a.residual = residual;
-  a.batch_invariant = batch_invariant;
-  a.next_weight = next;
-  matmul_forward(ctx, a);
+void add_projection(Context& ctx, const Tensor& x, const Linear& layer, const Tensor& residual,
+                    const Tensor& out, bool batch_invariant, const Tensor& next) {
+  linear_forward(ctx, layer,
+                 {.x = x,
+                  .weight = layer.weight,
+                  .bias = layer.bias,
+                  .out = out,
+                  .preact = {},
+                  .batch_invariant = batch_invariant,
+                  .residual = residual,
+                  .next_weight = next});
 }
 
 // Reads the normalization's input x, or its output if it has kept the lost columns.
@@ -194,14 +198,14 @@ void rotate_back(Context& ctx, const TransformerPass& t, const Tensor& dqk) {
 void expand(Context& ctx, const TransformerDescription& d, const TransformerBlock& p,
             const TransformerBlockActivations& a, bool batch_invariant) {
   MatmulForward product{.x = a.norm2.out,
-                        .weight = p.fc_weight,
-                        .bias = p.fc_bias,
+                        .weight = p.fc.weight,
+                        .bias = p.fc.bias,
                         .out = d.gate ? a.fc_preact : a.fc,
                         .preact = d.gate ? Tensor() : a.fc_preact,
                         .batch_invariant = batch_invariant,
-                        .next_weight = p.fcproj_weight};
+                        .next_weight = p.fcproj.weight};
   if (!d.gate) product.activation = d.activation;
-  matmul_forward(ctx, product);
+  linear_forward(ctx, p.fc, product);
   if (d.gate) gate_forward(ctx, {.gate_up = a.fc_preact, .out = a.fc, .activation = *d.gate});
 }
 
@@ -211,10 +215,10 @@ Tensor expansion_gradient(Context& ctx, const TransformerDescription& d, const T
                           const TransformerBlockActivations& a, const Tensor& dresidual, const Tensor& dfc,
                           const Tensor& fc_again) {
   if (!d.gate) {
-    matmul_dx(ctx, {dresidual, p.fcproj_weight, a.fc_preact, dfc, d.activation});
+    matmul_dx(ctx, {dresidual, p.fcproj.weight, a.fc_preact, dfc, d.activation});
     return dfc;
   }
-  matmul_dx(ctx, {dresidual, p.fcproj_weight, {}, dfc});
+  matmul_dx(ctx, {dresidual, p.fcproj.weight, {}, dfc});
   gate_backward(
       ctx,
       {.dout = dfc, .gate_up = a.fc_preact, .dgate_up = a.fc_preact, .out = fc_again, .activation = *d.gate});
@@ -231,13 +235,14 @@ const Tensor& input_of_mlp(const TransformerDescription& d, const Tensor& x,
 void block_inside(Context& ctx, const TransformerPass& t, const TransformerBlock& p, const Tensor& x,
                   const TransformerBlockActivations& a, const Caching& caching, const LayerCache* cache) {
   const bool invariant = caching.batch_invariant;
-  matmul_forward(ctx, {.x = a.norm1.out,
-                       .weight = p.qkv_weight,
-                       .bias = p.qkv_bias,
-                       .out = matrix(a.qkv),
-                       .preact = {},
-                       .batch_invariant = invariant,
-                       .next_weight = p.attproj_weight});
+  linear_forward(ctx, p.qkv,
+                 {.x = a.norm1.out,
+                  .weight = p.qkv.weight,
+                  .bias = p.qkv.bias,
+                  .out = matrix(a.qkv),
+                  .preact = {},
+                  .batch_invariant = invariant,
+                  .next_weight = p.attproj.weight});
   normalize_heads(ctx, t.d, p, a);
   rotate(ctx, t, attended(t.d, a));
   if (cache && caching.reads_cache) {
@@ -246,8 +251,7 @@ void block_inside(Context& ctx, const TransformerPass& t, const TransformerBlock
     if (cache) append_to_cache(ctx, t, a, *cache, caching.places);
     attention(ctx, t, a, invariant);
   }
-  add_projection(ctx, matrix(a.att), p.attproj_weight, p.attproj_bias, x, a.residual_mid, invariant,
-                 p.fc_weight);
+  add_projection(ctx, matrix(a.att), p.attproj, x, a.residual_mid, invariant, p.fc.weight);
   normalize(ctx, t.d, input_of_mlp(t.d, x, a), p.norm2, a.norm2);
   expand(ctx, t.d, p, a, invariant);
 }
@@ -259,8 +263,7 @@ void block_forward(Context& ctx, const TransformerPass& t, const TransformerBloc
                    const Tensor& next) {
   normalize(ctx, t.d, x, p.norm1, a.norm1);
   block_inside(ctx, t, p, x, a, caching, cache);
-  add_projection(ctx, a.fc, p.fcproj_weight, p.fcproj_bias, a.residual_mid, a.residual,
-                 caching.batch_invariant, next);
+  add_projection(ctx, a.fc, p.fcproj, a.residual_mid, a.residual, caching.batch_invariant, next);
 }
 
 // The activations that the backward of a block reads: as the forward left them, or computed again. The
@@ -297,23 +300,23 @@ void block_backward(Context& ctx, const TransformerPass& t, const TransformerBlo
   const bool whole_block = static_cast<bool>(d.again.qkv);
   const Tensor dproduct =
       expansion_gradient(ctx, t.d, p, a, dresidual, d.dfc, whole_block ? Tensor() : d.again.fc);
-  matmul_dw(ctx, {dresidual, a.fc, g.fcproj_weight, g.fcproj_bias, Store::assign});
-  matmul_dw(ctx, {dproduct, a.norm2.out, g.fc_weight, g.fc_bias, Store::assign});
-  matmul_dx(ctx, {dproduct, p.fc_weight, {}, d.dnorm2});
+  matmul_dw(ctx, {dresidual, a.fc, g.fcproj.weight, g.fcproj.bias, Store::assign});
+  matmul_dw(ctx, {dproduct, a.norm2.out, g.fc.weight, g.fc.bias, Store::assign});
+  matmul_dx(ctx, {dproduct, p.fc.weight, {}, d.dnorm2});
   const auto mlp_to_residual = [&] {
     normalize_backward(ctx, t.d, d.dnorm2, input_of_mlp(t.d, x, a), p.norm2, a.norm2, dresidual, g.norm2,
                        Store::add);
   };
   if (!t.d.parallel) mlp_to_residual();
-  matmul_dw(ctx, {dresidual, matrix(a.att), g.attproj_weight, g.attproj_bias, Store::assign});
-  matmul_dx(ctx, {dresidual, p.attproj_weight, {}, matrix(d.datt)});
+  matmul_dw(ctx, {dresidual, matrix(a.att), g.attproj.weight, g.attproj.bias, Store::assign});
+  matmul_dx(ctx, {dresidual, p.attproj.weight, {}, matrix(d.datt)});
   if (t.d.parallel) mlp_to_residual();
   attention_gradient(ctx, t, a, d);
   const Tensor dqk = qk_of(t.d, d.dqkv);
   rotate_back(ctx, t, dqk);
   normalize_heads_backward(ctx, t.d, p, a, dqk, g);
-  matmul_dw(ctx, {matrix(d.dqkv), a.norm1.out, g.qkv_weight, g.qkv_bias, Store::assign});
-  matmul_dx(ctx, {matrix(d.dqkv), p.qkv_weight, {}, d.dnorm1});
+  matmul_dw(ctx, {matrix(d.dqkv), a.norm1.out, g.qkv.weight, g.qkv.bias, Store::assign});
+  matmul_dx(ctx, {matrix(d.dqkv), p.qkv.weight, {}, d.dnorm1});
   normalize_backward(ctx, t.d, d.dnorm1, x, p.norm1, a.norm1, dresidual, g.norm1, Store::add);
 }
 
@@ -336,7 +339,7 @@ Tensor transformer_blocks(Context& ctx, const TransformerPass& t, const Transfor
     if (hooks.enter) hooks.enter(l);
     const LayerCache* cache = caching.cache.empty() ? nullptr : &caching.cache[l];
     Tensor next;  // only in inference: a sharded block's weights are not there yet
-    if (cache) next = l + 1 < t.p.blocks.size() ? t.p.blocks[l + 1].qkv_weight : t.p.head;
+    if (cache) next = l + 1 < t.p.blocks.size() ? t.p.blocks[l + 1].qkv.weight : t.p.head.weight;
     block_forward(ctx, t, t.p.blocks[l], input_of(a, l), a.blocks[l], caching, cache, next);
   }
   return input_of(a, t.p.blocks.size());
@@ -349,19 +352,20 @@ void transformer_norm(Context& ctx, const TransformerPass& t, const Tensor& resi
 
 void transformer_head(Context& ctx, const TransformerParameters& p, const Tensor& hidden,
                       const Tensor& logits, bool batch_invariant) {
-  matmul_forward(ctx, {.x = hidden,
-                       .weight = p.head,
-                       .bias = {},
-                       .out = logits,
-                       .preact = {},
-                       .batch_invariant = batch_invariant});
+  linear_forward(ctx, p.head,
+                 {.x = hidden,
+                  .weight = p.head.weight,
+                  .bias = {},
+                  .out = logits,
+                  .preact = {},
+                  .batch_invariant = batch_invariant});
 }
 
 void transformer_head_backward(Context& ctx, const TransformerParameters& p, const Tensor& hidden,
                                const Tensor& dlogits, const Tensor& dhidden, const TransformerParameters& g,
                                Store store) {
-  matmul_dw(ctx, {dlogits, hidden, g.head, {}, store});
-  matmul_dx(ctx, {dlogits, p.head, {}, dhidden});
+  matmul_dw(ctx, {dlogits, hidden, g.head.weight, {}, store});
+  matmul_dx(ctx, {dlogits, p.head.weight, {}, dhidden});
 }
 
 void transformer_backward(Context& ctx, const TransformerPass& t, const TransformerActivations& a,

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "model/decoder.hpp"
+#include "model/linear.hpp"
 #include "ops/activation.hpp"
 #include "ops/gate/gate.hpp"
 #include "ops/norm/lost_columns.hpp"
@@ -86,6 +87,7 @@ struct ParameterShape {
 std::vector<ParameterShape> parameter_shapes(const TransformerDescription& d);
 LayerParameters layer_parameters(const TransformerDescription& d);
 LayerMatrices layer_matrices(const TransformerDescription& d);
+std::vector<ForwardMatrix> forward_matrices(const TransformerDescription& d);
 // The number of elements of all parameters, without padding rows.
 std::int64_t parameter_count(const TransformerDescription& d);
 // FLOPs of forward and backward per token at sequence length T: 6 per parameter that multiplies, and
@@ -99,11 +101,11 @@ struct NormParameters {
 
 struct TransformerBlock {
   NormParameters norm1, norm2;
-  Tensor qkv_weight, qkv_bias;          // (H·HS, C), (H·HS): the rows of q, k, v in this order
-  Tensor q_norm, k_norm;                // (HS)
-  Tensor attproj_weight, attproj_bias;  // (C, NH·HS), (C)
-  Tensor fc_weight, fc_bias;            // (F, C), (F); with a gate (2F, C), (2F): gate, then up
-  Tensor fcproj_weight, fcproj_bias;    // (C, F), (C)
+  Linear qkv;             // (H·HS, C), (H·HS): the rows of q, k, v in this order
+  Tensor q_norm, k_norm;  // (HS)
+  Linear attproj;         // (C, NH·HS), (C)
+  Linear fc;              // (F, C), (F); with a gate (2F, C), (2F): gate, then up
+  Linear fcproj;          // (C, F), (C)
 };
 
 // The tensors of a DecoderParameters by their places in the network. Those that a description leaves out are
@@ -113,7 +115,7 @@ struct TransformerParameters {
   Tensor wpe;  // (T, C)
   std::vector<TransformerBlock> blocks;
   NormParameters norm;
-  Tensor head;  // (Vp, C); wte if they are tied
+  Linear head;  // (Vp, C), without a bias; wte if they are tied
 };
 TransformerParameters transformer_parameters(const TransformerDescription& d,
                                              const DecoderParameters& parameters);

@@ -23,6 +23,7 @@ class TransformerDecoder : public Decoder {
                                         Allocator& allocator) const override;
   LayerParameters layer_parameters() const override { return warpwright::layer_parameters(d_); }
   LayerMatrices layer_matrices() const override { return warpwright::layer_matrices(d_); }
+  std::vector<ForwardMatrix> forward_matrices() const override { return warpwright::forward_matrices(d_); }
   void initialize(std::uint64_t seed, const ParameterWriter& write) const override;
   DType stored_dtype(const std::filesystem::path& source) const override;
   void load(const std::filesystem::path& source, const ParameterWriter& write) const override;

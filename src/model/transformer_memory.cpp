@@ -184,6 +184,31 @@ LayerMatrices layer_matrices(const TransformerDescription& d) {
   return matrices;
 }
 
+std::vector<ForwardMatrix> forward_matrices(const TransformerDescription& d) {
+  std::vector<ForwardMatrix> matrices;
+  const std::vector<ParameterShape> shapes = parameter_shapes(d);
+  std::optional<std::size_t> norm;  // the last one before the matrix
+  const auto add = [&](std::size_t parameter, bool after_norm, std::int64_t first_row = 0) {
+    ForwardMatrix matrix{.parameter = parameter, .looked_up = parameter == 0, .first_row = first_row};
+    if (after_norm) {
+      matrix.norm_weight = norm;
+      if (d.layer_norm) matrix.norm_bias = *norm + 1;
+    }
+    matrices.push_back(matrix);
+  };
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const ParameterShape& parameter = shapes[i];
+    const bool of_channels = parameter.shape == Shape{d.channels};  // not of QK norm's heads
+    if (parameter.kind == ParameterKind::norm_weight && of_channels) norm = i;
+    if (parameter.matrices.empty()) continue;
+    const bool is_qkv = parameter.matrices.size() == 3;
+    add(i, parameter.kind == ParameterKind::weight,
+        is_qkv ? parameter.shape[0] - parameter.matrices.back() : 0);
+  }
+  add(d.tied_head ? 0 : shapes.size() - 1, true);
+  return matrices;
+}
+
 std::int64_t parameter_count(const TransformerDescription& d) {
   std::int64_t count = 0;
   for (const ParameterShape& p : parameter_shapes(d)) {
@@ -219,6 +244,14 @@ TransformerParameters transformer_parameters(const TransformerDescription& d,
   auto next = parameters.begin();
   const auto take = [&] { return (next++)->tensor; };  // in the order of parameter_shapes
   const auto take_if = [&](bool there) { return there ? take() : Tensor(); };
+  const auto linear = [&](bool bias) {
+    const auto index = static_cast<std::size_t>(next - parameters.begin());
+    const Tensor weight = take();
+    return Linear{.weight = weight,
+                  .bias = take_if(bias),
+                  .packed = parameters.packed_at(index),
+                  .int8 = parameters.int8};
+  };
   const auto both = [&](bool bias) { return NormParameters{.weight = take(), .bias = take_if(bias)}; };
   TransformerParameters p;
   p.wte = take();
@@ -226,15 +259,16 @@ TransformerParameters transformer_parameters(const TransformerDescription& d,
   for (std::int64_t l = 0; l < d.layers; ++l) {
     TransformerBlock& b = p.blocks.emplace_back();
     b.norm1 = both(d.layer_norm);
-    b.qkv_weight = take(), b.qkv_bias = take_if(d.qkv_bias);
+    b.qkv = linear(d.qkv_bias);
     b.q_norm = take_if(d.qk_norm), b.k_norm = take_if(d.qk_norm);
-    b.attproj_weight = take(), b.attproj_bias = take_if(d.attproj_bias);
+    b.attproj = linear(d.attproj_bias);
     b.norm2 = both(d.layer_norm);
-    b.fc_weight = take(), b.fc_bias = take_if(d.mlp_bias);
-    b.fcproj_weight = take(), b.fcproj_bias = take_if(d.mlp_bias);
+    b.fc = linear(d.mlp_bias);
+    b.fcproj = linear(d.mlp_bias);
   }
   p.norm = both(d.layer_norm);
-  p.head = d.tied_head ? p.wte : take();
+  if (d.tied_head) next = parameters.begin();
+  p.head = linear(false);
   return p;
 }
 

@@ -62,6 +62,13 @@ inline Int8Linear with_factors(Int8Linear args, testing::Fixture& f) {
   return args;
 }
 
+// The same with a residual whose rows are strided.
+inline Int8Linear with_residual(Int8Linear args, testing::Fixture& f) {
+  const std::int64_t M = args.out.shape[0], N = args.out.shape[1];
+  args.residual = f.random(args.out.dtype, {M, N + 3}).slice(1, 1, N);
+  return args;
+}
+
 // The same with the weight packed.
 inline Int8Linear with_packed(Int8Linear args, const Context& context, testing::Fixture& f) {
   args.packed = f.output(DType::u8, {int8_packed_bytes(args.weight.shape[0], args.weight.shape[1])});

@@ -1,5 +1,5 @@
 // A linear layer whose factors are rounded to 8 bits, for inference on a CPU.
-//   out = act(s_x[m] · s_w[n] · Σ_k (q_x[m,k] − z[m]) · q_w[n,k] + bias[n])
+//   out = residual + act(s_x[m] · s_w[n] · Σ_k (q_x[m,k] − z[m]) · q_w[n,k] + bias[n])
 //
 // Each row of x, and each row of weight, is rounded by a scale of its own, in fp32 and with ties to even.
 //   weight   s = max|row| / 127,       q = round(row · (127 / max|row|))
@@ -13,10 +13,10 @@
 // as it is. A column of x that is much larger than the others would make these lose their digits.
 //
 // The sum over k is exact (int32), so a result depends neither on the number of threads nor on other rows.
-// Everything after it is fp32. x, bias and out have one dtype, fp32 or bf16 (for the reference, any floating
-// dtype). The rows of x and out may be strided (strides[1] is 1); weight is contiguous and has a floating
-// dtype of its own. Nothing may be in place. M, N ≥ 0, and 0 ≤ K ≤ kMostDepth. Throws Error if an argument
-// does not fit.
+// Everything after it is fp32. x, bias, residual and out have one dtype, fp32 or bf16 (for the reference, any
+// floating dtype). The rows of x, residual and out may be strided (strides[1] is 1); weight is contiguous and
+// has a floating dtype of its own. Nothing may be in place. M, N ≥ 0, and 0 ≤ K ≤ kMostDepth. Throws Error if
+// an argument does not fit.
 //
 // Sources: O. Zafrir et al., "Q8BERT", arXiv:1910.06188; a scale for each token: Z. Yao et al.,
 // "ZeroQuant", arXiv:2206.01861; c: G. Xiao et al., "SmoothQuant", arXiv:2211.10438.
@@ -30,7 +30,7 @@ namespace warpwright::ops {
 struct Int8LinearProblem {
   std::int64_t M = 0, N = 0, K = 0;
   DType dtype = DType::f32;  // of x, bias and out
-  bool bias = false;
+  bool bias = false, residual = false;
   Activation activation = Activation::none;
   bool packed = false;
 
@@ -51,7 +51,8 @@ struct Int8Linear {
   Tensor bias;       // (N), optional
   Tensor out;        // (M, N)
   Activation activation = Activation::none;
-  Tensor packed{};  // u8, optional: weight and factors from int8_pack()
+  Tensor packed{};    // u8, optional: weight and factors from int8_pack()
+  Tensor residual{};  // (M, N), optional
 
   template <class F>
   void visit(F&& f) {
@@ -59,6 +60,7 @@ struct Int8Linear {
     f(packed ? "packed" : "weight", packed ? packed : weight, Access::read);
     if (!packed) f("factors", factors, Access::read);
     f("bias", bias, Access::read);
+    f("residual", residual, Access::read);
     f("out", out, Access::write);
   }
   Problem problem() const;  // throws Error if the tensors do not fit together
@@ -72,7 +74,7 @@ inline void int8_linear(Context& context, const Int8Linear& args) {
 
 // The name of the layout in which this device's kernels take packed weights; "" if the reference is forced,
 // which takes none. It is the same on all processors. It changes with every change of the layout, of the
-// rounding, or of the factors that a model gives (bert_packed.cpp), so that a cache never holds bytes that
+// rounding, or of the factors that a model gives (packed_layout.cpp), so that a cache never holds bytes that
 // are packed in another way.
 std::string int8_layout(const DeviceInfo& device);
 

@@ -28,6 +28,7 @@ TEST_P(Int8, MatchesTheReference) {
         Fixture fixture(static_cast<std::uint64_t>(c.M + c.K));
         auto args = int8::make_args(c, dtype, fixture, activation, activation != Activation::none);
         if (activation != Activation::none) args = int8::with_factors(args, fixture);
+        if (c.M % 2 == 0) args = int8::with_residual(args, fixture);
         tally.add(check_variant(int8_linear_op(), GetParam(), fixture, args, few_terms));
       }
     }
@@ -257,6 +258,9 @@ TEST(Int8Linear, RefusesArgumentsThatDoNotFit) {
   auto wrong = args;
   wrong.out = fixture.output(DType::f32, {4, 9});
   EXPECT_NE(error_of(wrong).find("out"), std::string::npos) << error_of(wrong);
+  wrong = args;
+  wrong.residual = fixture.random(DType::f32, {4, 11});
+  EXPECT_NE(error_of(wrong).find("residual"), std::string::npos) << error_of(wrong);
   wrong = args;
   wrong.bias = fixture.random(DType::bf16, {10});
   EXPECT_NE(error_of(wrong).find("bias"), std::string::npos) << error_of(wrong);

@@ -38,20 +38,22 @@ Int8LinearProblem Int8Linear::problem() const {
   }
   if (factors) require_tensor(kName, "factors", factors, accumulation_dtype(x.dtype), {K});
   if (bias) require_tensor(kName, "bias", bias, x.dtype, {N});
+  if (residual) require_rows("residual", residual, x.dtype, {M, N});
   require_rows("out", out, x.dtype, {M, N});
   return {.M = M,
           .N = N,
           .K = K,
           .dtype = x.dtype,
           .bias = static_cast<bool>(bias),
+          .residual = static_cast<bool>(residual),
           .activation = activation,
           .packed = static_cast<bool>(packed)};
 }
 
 std::string Int8LinearProblem::describe() const {
-  return fmt::format("M={} N={} K={} {}{}{}{}", M, N, K, name_of(dtype), bias ? " +bias" : "",
+  return fmt::format("M={} N={} K={} {}{}{}{}{}", M, N, K, name_of(dtype), bias ? " +bias" : "",
                      activation == Activation::none ? "" : fmt::format(" {}", name_of(activation)),
-                     packed ? " packed" : "");
+                     residual ? " +residual" : "", packed ? " packed" : "");
 }
 double Int8LinearProblem::flops() const {
   return 2 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K);
@@ -59,7 +61,8 @@ double Int8LinearProblem::flops() const {
 double Int8LinearProblem::bytes() const {
   const auto element = static_cast<double>(size_of(dtype));
   const auto m = static_cast<double>(M), n = static_cast<double>(N), k = static_cast<double>(K);
-  return m * (k + n) * element + n * k * (packed ? 1 : element) + (bias ? n * element : 0);
+  return m * (k + (residual ? 2 : 1) * n) * element + n * k * (packed ? 1 : element) +
+         (bias ? n * element : 0);
 }
 
 namespace int8 {

@@ -62,7 +62,8 @@ void run_of(const Int8Linear& args) {
       for (std::size_t k = 0; k < x.terms.size(); ++k) sum += std::int64_t{x.terms[k]} * w.terms[k];
       const double value =
           static_cast<double>(sum) * x.scale * w.scale + (args.bias ? load_element(args.bias, n) : 0);
-      store_element(args.out, m * args.out.strides[0] + n, oracle::activate(args.activation, value));
+      const double before = args.residual ? load_element(args.residual, m * args.residual.strides[0] + n) : 0;
+      store_element(args.out, m * args.out.strides[0] + n, before + oracle::activate(args.activation, value));
     }
   }
 }

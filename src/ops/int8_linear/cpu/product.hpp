@@ -99,6 +99,8 @@ struct Product {
   const T* x;
   std::int64_t ldx;
   const T* bias;
+  const T* residual;
+  std::int64_t ldr;
   T* out;
   std::int64_t ldo;
   Activation activation;
@@ -163,7 +165,8 @@ struct Product {
     for (std::int64_t r = 0; r < tile.rows; ++r, to += ldo) {
       const Row& row = tile.of_rows[r];
       const vec sum = corrected(tile.products + r * kPanel + j, row.zero, sums);
-      const vec v = activate(activation, fma(sum, set1(row.scale) * scales, shift));
+      vec v = activate(activation, fma(sum, set1(row.scale) * scales, shift));
+      if (residual) v = v + load_lanes(residual + (tile.row + r) * ldr + col, n);
       store_lanes(to, v, n);
     }
   }
@@ -241,6 +244,8 @@ void run_of(const Context& context, const Int8Linear& args) {
   p.N = args.weight.shape[0];
   p.ldx = args.x.strides[0];
   p.bias = static_cast<const T*>(args.bias.data);
+  p.residual = static_cast<const T*>(args.residual.data);
+  p.ldr = args.residual.strides[0];
   p.out = static_cast<T*>(args.out.data);
   p.ldo = args.out.strides[0];
   p.activation = args.activation;

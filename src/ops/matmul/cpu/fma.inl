@@ -99,6 +99,7 @@ struct Fma {
   struct Session {};
   static constexpr int kRows = static_cast<int>(kTile.rows), kCols = static_cast<int>(kTile.cols);
   static_assert(kCols == 3 * kLanes && 2 * kRows == kLanes);
+  static constexpr int kFewRows = kRows == 8 ? 4 : 1;  // whose sums of two panels stay in registers
 
   // Calls put(d, v) for every d of the depth. v holds element d of each of up to kLanes lines, and 0 beyond
   // them.
@@ -205,6 +206,36 @@ struct Fma {
       store(out + r * kCols + kLanes, sums[r][1]);
       store(out + r * kCols + 2 * kLanes, sums[r][2]);
     }
+  }
+
+  template <int rows>
+  static void multiply_few(const float* a, const float* b, const float* other, std::int64_t depth,
+                           float* out) {
+    vec sums[rows][6];
+    for (int r = 0; r < rows; ++r) {
+      for (int v = 0; v < 6; ++v) sums[r][v] = zero();
+    }
+    for (std::int64_t d = 0; d < depth; ++d, a += kRows, b += kCols, other += kCols) {
+      const vec columns[6] = {load(b),     load(b + kLanes),     load(b + 2 * kLanes),
+                              load(other), load(other + kLanes), load(other + 2 * kLanes)};
+#pragma GCC unroll 4
+      for (int r = 0; r < rows; ++r) {
+        const vec row = set1(a[r]);
+#pragma GCC unroll 6
+        for (int v = 0; v < 6; ++v) sums[r][v] = fma(row, columns[v], sums[r][v]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 6
+      for (int v = 0; v < 6; ++v) {
+        store(out + (v / 3 * kRows + r) * kCols + v % 3 * kLanes, sums[r][v]);
+      }
+    }
+  }
+  static void multiply_few(const float* a, const float* b, const float* other, std::int64_t depth,
+                           std::int64_t rows, float* out) {
+    rows == 1 ? multiply_few<1>(a, b, other, depth, out) : multiply_few<kFewRows>(a, b, other, depth, out);
   }
 };
 

@@ -140,6 +140,32 @@ struct Amx {
     _tile_stored(2, out + 16 * kTile.cols, kRowBytes);
     _tile_stored(3, out + 16 * kTile.cols + 16, kRowBytes);
   }
+
+  static constexpr std::int64_t kFewRows = 16;  // of one tile register
+  static void multiply_few(const bf16* a, const bf16* b, const bf16* other, std::int64_t depth, std::int64_t,
+                           float* out) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (std::int64_t d = 0; d < depth; d += 32, a += kStep, b += kStep, other += kStep) {
+      _tile_loadd(4, a, 64);
+      _tile_loadd(5, b, 64);
+      _tile_loadd(6, other, 64);
+      _tile_dpbf16ps(0, 4, 5);
+      _tile_dpbf16ps(2, 4, 6);
+      _tile_loadd(7, b + kTileElements, 64);
+      _tile_loadd(5, other + kTileElements, 64);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_dpbf16ps(3, 4, 5);
+    }
+    constexpr int kRowBytes = kTile.cols * sizeof(float);
+    float* second = out + kTile.rows * kTile.cols;
+    _tile_stored(0, out, kRowBytes);
+    _tile_stored(1, out + 16, kRowBytes);
+    _tile_stored(2, second, kRowBytes);
+    _tile_stored(3, second + 16, kRowBytes);
+  }
 };
 
 void forward(const Context& context, const MatmulForward& args) {

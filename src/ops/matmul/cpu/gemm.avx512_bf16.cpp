@@ -29,6 +29,7 @@ struct Dot {
   struct Session {};
   static constexpr int kRows = static_cast<int>(kTile.rows), kCols = static_cast<int>(kTile.cols);
   static_assert(kCols == 3 * kLanes && 2 * kRows == kLanes && kTile.depth == 2);
+  static constexpr int kFewRows = 4;  // whose sums of two panels stay in registers
 
   // Both functions call put(i, d, pairs) for every 16th line i of the first `width` and every pair (d, d + 1)
   // of the depth, with the pairs of lines i … i + 15. Elements beyond the lines or the depth are 0.
@@ -115,6 +116,36 @@ struct Dot {
       store(out + r * kCols + kLanes, sums[r][1]);
       store(out + r * kCols + 2 * kLanes, sums[r][2]);
     }
+  }
+
+  template <int rows>
+  static void multiply_few(const bf16* a, const bf16* b, const bf16* other, std::int64_t depth, float* out) {
+    vec sums[rows][6];
+    for (int r = 0; r < rows; ++r) {
+      for (int v = 0; v < 6; ++v) sums[r][v] = zero();
+    }
+    for (std::int64_t d = 0; d < depth; d += 2, a += 2 * kRows, b += 2 * kCols, other += 2 * kCols) {
+      const __m512bh columns[6] = {
+          load_pairs(b),     load_pairs(b + 2 * kLanes),     load_pairs(b + 4 * kLanes),
+          load_pairs(other), load_pairs(other + 2 * kLanes), load_pairs(other + 4 * kLanes)};
+#pragma GCC unroll 4
+      for (int r = 0; r < rows; ++r) {
+        const __m512bh row = broadcast_pair(a + 2 * r);
+#pragma GCC unroll 6
+        for (int v = 0; v < 6; ++v) sums[r][v] = _mm512_dpbf16_ps(sums[r][v], row, columns[v]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 6
+      for (int v = 0; v < 6; ++v) {
+        store(out + (v / 3 * kRows + r) * kCols + v % 3 * kLanes, sums[r][v]);
+      }
+    }
+  }
+  static void multiply_few(const bf16* a, const bf16* b, const bf16* other, std::int64_t depth,
+                           std::int64_t rows, float* out) {
+    rows == 1 ? multiply_few<1>(a, b, other, depth, out) : multiply_few<kFewRows>(a, b, other, depth, out);
   }
 };
 

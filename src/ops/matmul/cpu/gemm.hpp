@@ -6,6 +6,9 @@
 //   pack_a(operand, rows, depth, …)      pads to whole tiles with zeros
 //   pack_b(operand, cols, depth, to)     the same for one panel
 //   multiply(a, b, depth, out, …)        stores one tile of results to out
+//   kFewRows, multiply_few(a, b, other, depth, rows, out)
+//                                        stores the first rows, at most kFewRows, of the tiles of two panels,
+//                                        one tile after the other
 //
 // In each step, a team packs a block of A together (the blocking keeps it in L2), and its members wait for
 // each other. Each member then processes its own columns: it packs a panel of B and multiplies it with every
@@ -353,10 +356,27 @@ struct Gemm {
         .over(slices);
   }
 
+  // The product of a few rows with panels that are packed already. It takes the time of reading the panels,
+  // and a processor reads two places of memory faster than one, so there are two panels at a time: one of
+  // each half of the columns.
+  void multiply_few(const Step& s) const {
+    alignas(64) float tiles[2][kTile.rows * kTile.cols];
+    const std::int64_t panels = tiles_of(s.cols.count, kTile.cols), half = tiles_of(panels, 2);
+    for (std::int64_t i = 0; i < half; ++i) {
+      const bool two = half + i < panels;
+      const std::int64_t col = i * kTile.cols, other = two ? (half + i) * kTile.cols : col;
+      Kernel::multiply_few(a_block(s), panel(s, col), panel(s, other), padded_depth(s.depth.count),
+                           s.rows.count, tiles[0]);
+      put_rows<kTile.cols>(epilogue, place(s, s.rows.first, s.cols.first + col), tiles[0]);
+      if (two) put_rows<kTile.cols>(epilogue, place(s, s.rows.first, s.cols.first + other), tiles[1]);
+    }
+  }
+
   // Multiplies a worker's columns with its team's block of A. A tile's epilogue runs after the product of the
   // next tile, so that it does not wait for its own product.
   void multiply(const Step& s, const Step& next) const {
     if (s.rows.count <= 0 || s.cols.count <= 0) return;
+    if (packed && s.rows.count <= Kernel::kFewRows) return multiply_few(s);
     alignas(64) float tiles[2][kTile.rows * kTile.cols];
     const std::int64_t depth = padded_depth(s.depth.count);
     const std::int64_t slices = tiles_of(s.depth.count, kSlice);

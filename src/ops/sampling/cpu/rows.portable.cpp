@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <ranges>
 #include <span>
 
 #include "ops/sampling/kernels.hpp"
@@ -18,13 +19,14 @@ constexpr std::size_t kBytesPerToken = sizeof(std::uint64_t) + sizeof(float) + s
 struct Row {
   std::span<std::uint64_t> weights;
   std::span<float> logits;
-  std::span<std::int32_t> kept;  // tokens
+  std::span<std::int32_t> all;   // places for all tokens
+  std::span<std::int32_t> kept;  // the first of them: tokens
 
   Row(void* scratch, std::size_t V) {
     auto* const bytes = static_cast<std::byte*>(scratch);
     weights = {reinterpret_cast<std::uint64_t*>(bytes), V};
     logits = {reinterpret_cast<float*>(bytes + weights.size_bytes()), V};
-    kept = {reinterpret_cast<std::int32_t*>(bytes + weights.size_bytes() + logits.size_bytes()), V};
+    all = {reinterpret_cast<std::int32_t*>(bytes + weights.size_bytes() + logits.size_bytes()), V};
   }
   bool likelier(std::int32_t a, std::int32_t b) const {
     const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
@@ -61,30 +63,42 @@ void penalize(const Sampling& a, std::int64_t m, float penalty, const Row& row) 
   }
 }
 
-void weigh(const Row& row, double temperature) {
-  const float largest = *std::ranges::max_element(row.logits), scale = bounded_factor(1 / temperature);
-  for (std::size_t v = 0; v < row.logits.size(); ++v) {
+// The weights of the kept tokens.
+void weigh(const Row& row, float largest, double temperature) {
+  const float scale = bounded_factor(1 / temperature);
+  for (const std::int32_t token : row.kept) {
+    const auto v = static_cast<std::size_t>(token);
     row.weights[v] =
         static_cast<std::uint64_t>(std::exp((row.logits[v] - largest) * scale) * static_cast<float>(kOne));
   }
 }
 
-void keep_top_k(Row& row, std::int64_t k) {
-  if (k <= 0 || k >= std::ssize(row.kept)) return;
-  std::ranges::nth_element(row.kept, row.kept.begin() + (k - 1),
-                           [&](std::int32_t a, std::int32_t b) { return row.likelier(a, b); });
-  row.kept = row.kept.first(static_cast<std::size_t>(k));
+// Keeps the `count` likeliest tokens of all, the likeliest first.
+void keep_likeliest(Row& row, std::size_t count) {
+  row.kept = row.all.first(count);
+  const auto tokens = std::views::iota(std::int32_t{0}, static_cast<std::int32_t>(row.logits.size()));
+  std::ranges::partial_sort_copy(tokens, row.kept,
+                                 [&](std::int32_t a, std::int32_t b) { return row.likelier(a, b); });
 }
 
-void keep_top_p(Row& row, double p) {
-  if (!(p < 1)) return;
-  std::ranges::sort(row.kept, [&](std::int32_t a, std::int32_t b) { return row.likelier(a, b); });
-  const std::uint64_t wanted = least_weight(p, row.kept_weight());
+// Cuts the kept tokens, the likeliest of them first, to the fewest with this weight. False if they have less.
+bool cut(Row& row, std::uint64_t wanted) {
   std::size_t count = 0;
-  for (std::uint64_t sum = 0; sum < wanted && count < row.kept.size(); ++count) {
-    sum += row.weight_of(row.kept[count]);
-  }
+  std::uint64_t sum = 0;
+  for (; sum < wanted && count < row.kept.size(); ++count) sum += row.weight_of(row.kept[count]);
   row.kept = row.kept.first(count);
+  return sum >= wanted;
+}
+
+// All tokens are kept so far. Few have most of the weight, so few are sorted, and more only if they have too
+// little.
+void keep_top_p_of_all(Row& row, double p) {
+  constexpr std::size_t kFirst = 64;
+  const std::uint64_t wanted = least_weight(p, row.kept_weight());
+  for (std::size_t count = kFirst;; count *= 8) {
+    keep_likeliest(row, std::min(count, row.logits.size()));
+    if (cut(row, wanted) || count >= row.logits.size()) return;
+  }
 }
 
 void keep_min_p(Row& row, double p) {
@@ -95,15 +109,26 @@ void keep_min_p(Row& row, double p) {
   row.kept = row.kept.first(static_cast<std::size_t>(end - row.kept.begin()));
 }
 
+// The tokens that the cuts leave, with their weights.
+void keep(Row& row, const Options& o) {
+  if (o.top_k > 0 && o.top_k < std::ssize(row.logits)) {
+    keep_likeliest(row, static_cast<std::size_t>(o.top_k));
+    weigh(row, row.logits[static_cast<std::size_t>(row.kept.front())], o.temperature);
+    if (o.top_p < 1) cut(row, least_weight(o.top_p, row.kept_weight()));
+  } else {
+    row.kept = row.all;
+    std::iota(row.kept.begin(), row.kept.end(), 0);
+    weigh(row, *std::ranges::max_element(row.logits), o.temperature);
+    if (o.top_p < 1) keep_top_p_of_all(row, o.top_p);
+  }
+  if (o.min_p > 0) keep_min_p(row, o.min_p);
+}
+
 std::int32_t draw(Row& row, const Options& o) {
   if (o.temperature == 0) {
     return static_cast<std::int32_t>(std::ranges::max_element(row.logits) - row.logits.begin());
   }
-  weigh(row, o.temperature);
-  std::iota(row.kept.begin(), row.kept.end(), 0);
-  keep_top_k(row, o.top_k);
-  keep_top_p(row, o.top_p);
-  keep_min_p(row, o.min_p);
+  keep(row, o);
   if (o.top_k > 0 || o.top_p < 1) std::ranges::sort(row.kept);
   std::uint64_t rest = drawn_weight(o.random, row.kept_weight());
   for (const std::int32_t token : row.kept) {

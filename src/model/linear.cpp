@@ -1,0 +1,20 @@
+#include "model/linear.hpp"
+
+#include "ops/int8_linear/int8_linear.hpp"
+
+namespace warpwright {
+
+void linear_forward(Context& context, const Linear& layer, ops::MatmulForward args) {
+  args.weight = layer.weight;
+  args.packed = layer.packed;
+  if (!layer.int8) return matmul_forward(context, args);
+  ops::int8_linear(context, {.x = args.x,
+                             .weight = args.weight,
+                             .bias = args.bias,
+                             .out = args.out,
+                             .activation = args.activation,
+                             .packed = args.packed,
+                             .residual = args.residual});
+}
+
+}  // namespace warpwright

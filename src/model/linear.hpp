@@ -1,0 +1,20 @@
+// A linear layer of a model.
+#pragma once
+
+#include "ops/matmul/matmul.hpp"
+#include "runtime/context.hpp"
+
+namespace warpwright {
+
+struct Linear {
+  Tensor weight;      // (out, in); without data if there is `packed`
+  Tensor bias;        // (out), optional
+  Tensor packed{};    // the weight as a CPU's kernels take it (ops/matmul/packed.hpp)
+  bool int8 = false;  // the product is in int8, and packed as ops/int8_linear lays it out
+};
+
+// The product of `args` with this layer's weight, by matmul_forward or, in int8, by int8_linear. In int8 it
+// takes neither preact nor a scale.
+void linear_forward(Context& context, const Linear& layer, ops::MatmulForward args);
+
+}  // namespace warpwright
