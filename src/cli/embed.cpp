@@ -211,8 +211,8 @@ void embed(const EmbedFlags& flags, const Comm& comm) {
   require_same_input(comm, flags.input.input, "--input", context);
   EncoderOptions options = options_of(flags, context.device());
   Buffer bias;
-  options.model.attention =
-      flags.attention.load(context, read_bert_config(flags.encoder.model), options.weights.precision.dtype, bias);
+  options.model.attention = flags.attention.load(context, read_bert_config(flags.encoder.model),
+                                                 options.weights.precision.dtype, bias);
   Encoder encoder = naming_flags([&] { return Encoder(context, flags.encoder.model, options); });
   flags.attention.require_length(options.model.attention, encoder.max_length());
   encoder.prompt(flags.prompt);  // refuses a missing prompt before any text is read
