@@ -45,7 +45,7 @@ class GenerateTest : public CliTest {
   json json_file(const std::string& name) { return json::parse(read_file(folder / name, 1 << 20)); }
 };
 
-// In int8 a model loses little, and a GPU or a processor that cannot do it is told so in one line.
+// In int8 a model loses little, and a device without int8 is refused in one line.
 TEST_F(GenerateTest, Int8) {
   const std::vector<std::string> eval = {"eval",   "--model",    path("run/model"),
                                          "--data", path("data"), "--json"};

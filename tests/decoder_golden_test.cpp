@@ -9,6 +9,7 @@
 
 #include "infer/decoding_engine.hpp"
 #include "model/decoder_files.hpp"
+#include "model/packed_decoder.hpp"
 #include "model/safetensors_folder.hpp"
 #include "runtime/test_folder.hpp"
 #include "tests/golden.hpp"
@@ -191,8 +192,8 @@ class DecoderInference : public DecoderGolden {};  // in fp32, of which the toke
 
 // The decoding engine continues a prompt as transformers does.
 TEST_P(DecoderInference, GreedyTokens) {
-  const DecoderWeights weights = load_weights(folder, DType::f32, {GetParam().device, 0});
   Context context(ContextOptions{}, {GetParam().device, 0});
+  const DecoderWeights weights = load_inference_weights(context, folder, {});
   const std::vector<std::int32_t> wanted = spec_["greedy"];
   std::vector<std::int32_t> prompt(8);
   for (std::size_t i = 0; i < prompt.size(); ++i) {

@@ -545,7 +545,7 @@ typedef struct warpwright_decoder_info {
   int64_t context, sequences; /* as in the options */
   int64_t running, waiting;   /* sequences now; both are 0 if there is nothing to do */
   int32_t has_tokenizer;      /* 0: the decoder takes ids only, and its events have no text */
-  warpwright_dtype dtype;
+  warpwright_dtype dtype;     /* F32 or BF16; of an INT8 decoder, that of everything but the products */
 } warpwright_decoder_info;
 
 WARPWRIGHT_API warpwright_status warpwright_decoder_get_info(const warpwright_decoder* decoder,

@@ -403,9 +403,10 @@ def test_int8(folder):
     except RuntimeError as error:
         assert "needs a processor with AMX, AVX512_VNNI or AVX-VNNI" in str(error)
         pytest.skip("no kernel for int8 runs here")
-    assert decoder.dtype in (torch.float32, torch.bfloat16)
+    assert decoder.dtype in (torch.float32, torch.bfloat16) and "int8" in repr(decoder)
     wanted = decoder.generate(["the cat", "a dog"], max_tokens=10, temperature=0)
     for same in (Decoder(folder, device="cpu", dtype=torch.int8), pickle.loads(pickle.dumps(decoder))):
+        assert "int8" in repr(same)
         assert same.generate(["the cat", "a dog"], max_tokens=10, temperature=0) == wanted
 
 

@@ -214,8 +214,8 @@ class Decoder:
         self.has_tokenizer = bool(info.has_tokenizer)
         self.dtype = next(of for of, number in _DTYPES.items() if number == info.dtype)
         settings = {
-            "device": str(self.device), "dtype": str(self.dtype if dtype is None else dtype).removeprefix("torch."), "sequences": sequences,
-            "context": context, "cache_tokens": cache_tokens, "batch_invariant": batch_invariant, "tf32": tf32,
+            "device": str(self.device), "dtype": str(self.dtype if dtype is None else dtype).removeprefix("torch."),
+            "sequences": sequences, "context": context, "cache_tokens": cache_tokens, "batch_invariant": batch_invariant, "tf32": tf32,
         }  # fmt: skip
         self._again = os.path.abspath(os.fsdecode(model)), settings
 
@@ -241,7 +241,7 @@ class Decoder:
         return _open_again, self._again
 
     def __repr__(self):
-        return f"Decoder({self._again[0]!r}, {self.sequences} sequences, context {self.context}, {self.dtype}, {self.device})"
+        return f"Decoder({self._again[0]!r}, {self.sequences} sequences, context {self.context}, {self._again[1]['dtype']}, {self.device})"
 
     def _info(self):
         info = _Info(size=ctypes.sizeof(_Info))

@@ -11,7 +11,7 @@ namespace warpwright::capi {
 
 // Throws an Error that names the argument if the value is not a dtype.
 DType dtype_of(std::string_view function, std::string_view argument, warpwright_dtype dtype);
-// For a model's inference: the same, or WARPWRIGHT_INT8, which device has kernels for (refuse_int8).
+// The precision for inference. Also takes WARPWRIGHT_INT8; call check_int8 first.
 Precision precision_of(std::string_view function, std::string_view argument, warpwright_dtype dtype,
                        const DeviceInfo& device);
 // If the dtype is WARPWRIGHT_INT8 and the device has no kernels for it, throws an Error that means

@@ -33,7 +33,7 @@ void prepare_named_cache(const std::filesystem::path& folder) {
 
 UsageError naming_flag(const UsageError& error) {
   for (const auto& [option, flag] :
-       {std::pair("max_length", "--max-length"), {"batch_tokens", "--batch-tokens"}, {"dtype", "--dtype"}}) {
+       {std::pair("max_length", "--max-length"), {"batch_tokens", "--batch-tokens"}}) {
     if (error.where() == option) return {error.problem(), flag, error.remedy()};
   }
   return error;

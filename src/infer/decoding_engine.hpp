@@ -68,7 +68,8 @@ class DecodingEngine {
   ~DecodingEngine();
 
   const MemoryPlan& plan() const;
-  // The memory plan of an engine, without the weights: with these, or with some that are not there yet.
+  // The memory plan of an engine, without its weights. The second form needs no loaded weights, and plans for
+  // weights that are not packed.
   static MemoryPlan planned(Context& context, const DecoderWeights& weights,
                             const DecodingOptions& options = {});
   static MemoryPlan planned(Context& context, const Decoder& decoder, DType dtype,

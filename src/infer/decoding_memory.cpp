@@ -66,7 +66,7 @@ class Room {
     const DecodingOptions one{.sequences = 1, .batch_invariant = options.batch_invariant};
     const std::int64_t shorter = largest(one, &DecodingOptions::context, 1, context);
     if (shorter > 0) return fmt::format("one sequence with a context of {} tokens would fit", shorter);
-    return "use a smaller model, bf16 or another device";
+    return "use a smaller model, another dtype or another device";
   }
 
  private:

@@ -50,7 +50,7 @@ std::string family_of(const Decoder& decoder) {
   return decoder.config({}).at("model_type").get<std::string>();
 }
 
-// Values with opinions; of the vectors, which norms and biases are, some that are much larger.
+// Random values. Some elements of norms and biases are much larger than the rest.
 void write_values(const Decoder& decoder, const ParameterWriter& write) {
   Recorder recorder;
   const DecoderParameters parameters =
@@ -89,17 +89,19 @@ DecoderWeights packed_weights(const Context& context, const std::shared_ptr<cons
                            [&](const ParameterWriter& write) { write_values(*decoder, write); });
 }
 
-// The logits of the tokens drawn after two prompts.
-std::vector<float> logits_of(Context& context, const DecoderWeights& weights, bool batch_invariant = true) {
+// The logits of the tokens drawn after some prompts.
+std::vector<float> logits_of(Context& context, const DecoderWeights& weights, int sequences = 2,
+                             bool batch_invariant = true) {
   DecodingEngine engine(context, weights,
-                        {.sequences = 2, .context = 32, .batch_invariant = batch_invariant});
+                        {.sequences = sequences, .context = 32, .batch_invariant = batch_invariant});
   std::vector<float> all;
   engine.on_logits = [&](DecodingEngine::Id, std::span<const float> logits) {
     all.insert(all.end(), logits.begin(), logits.end());
   };
   const GenerationOptions options{.max_tokens = 8, .sampling = {.temperature = 0}};
   engine.add(std::vector<std::int32_t>{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3}, options);
-  engine.add(std::vector<std::int32_t>{200, 100, 7}, options);
+  for (std::int32_t i = 1; i < sequences; ++i)
+    engine.add(std::vector<std::int32_t>{200, 100, 7 * i}, options);
   while (!engine.idle()) engine.step();
   return all;
 }
@@ -139,9 +141,12 @@ class Int8Decoder : public PackedDecoder {
 TEST_F(PackedDecoder, GivesTheBitsOfPlainWeights) {
   for (const auto& decoder : decoders()) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      EXPECT_EQ(logits_of(context, packed_weights(context, decoder, {.dtype = dtype})),
-                logits_of(context, plain_weights(decoder, dtype)))
-          << family_of(*decoder) << " " << name_of(dtype);
+      const DecoderWeights packed = packed_weights(context, decoder, {.dtype = dtype}),
+                           plain = plain_weights(decoder, dtype);
+      for (const int sequences : {1, 3, 6}) {
+        EXPECT_EQ(logits_of(context, packed, sequences), logits_of(context, plain, sequences))
+            << family_of(*decoder) << " " << name_of(dtype) << " " << sequences;
+      }
     }
   }
 }
@@ -222,7 +227,8 @@ TEST_F(Int8Decoder, IsCloseToFp32) {
   }
 }
 
-// Every kernel gives the same bits. The reference takes no packed weights, and thereby no factors.
+// All kernels but the reference give the same bits. The reference takes unpacked weights, so it has no
+// factors.
 TEST_F(Int8Decoder, GivesTheBitsOfEveryKernel) {
   const auto decoder = decoders()[1];
   const std::vector<float> wanted = logits_of(context, packed_weights(context, decoder, {.int8 = true}));
@@ -243,17 +249,20 @@ TEST_F(Int8Decoder, GivesTheBitsOfEveryKernel) {
   }
 }
 
-TEST_F(Int8Decoder, ScoresAndSamplesWithoutBatchInvariance) {
+TEST_F(Int8Decoder, ScoresAndRunsWithoutBatchInvariance) {
   for (const auto& decoder : decoders()) {
     const DecoderWeights weights = packed_weights(context, decoder, {.int8 = true});
-    EXPECT_LT(relative_error(logits_of(context, weights, false), logits_of(context, weights)), 1e-4)
+    EXPECT_LT(relative_error(logits_of(context, weights, 2, false), logits_of(context, weights)), 1e-4)
         << family_of(*decoder);
-    Scorer scorer(context, weights, 1, 16);
-    const std::vector<std::int32_t> tokens = {3, 1, 4, 1, 5, 9, 2, 6};
-    const std::span<const std::int32_t> all(tokens);
-    for (const float loss : scorer.score(std::vector<Scorer::Sequence>{{all.first(7), all.last(7)}})) {
-      EXPECT_TRUE(std::isfinite(loss) && loss > 0);
-    }
+    const auto losses_of = [&](const DecoderWeights& scored) {
+      const std::vector<std::int32_t> tokens = {3, 1, 4, 1, 5, 9, 2, 6};
+      const std::span<const std::int32_t> all(tokens);
+      Scorer scorer(context, scored, 1, 16);
+      const auto losses = scorer.score(std::vector<Scorer::Sequence>{{all.first(7), all.last(7)}});
+      return std::vector<float>(losses.begin(), losses.end());
+    };
+    EXPECT_LT(relative_error(losses_of(weights), losses_of(plain_weights(decoder, DType::f32))), 0.1)
+        << family_of(*decoder);
   }
 }
 

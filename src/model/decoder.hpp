@@ -79,7 +79,7 @@ struct ForwardMatrix {
   bool looked_up = false;  // it is also the token embedding
   // The parameters of the normalization from which its input comes, if it does.
   std::optional<std::size_t> norm_weight = {}, norm_bias = {};
-  // The output changes most with the rows from here on: of q, k and v those of v.
+  // The output is most sensitive to the rows from here on. In a product of q, k and v, these are v's.
   std::int64_t first_row = 0;
 };
 

@@ -7,14 +7,14 @@
 namespace warpwright {
 
 struct Linear {
-  Tensor weight;      // (out, in); without data if there is `packed`
+  Tensor weight;      // (out, in); without data if `packed` replaces it (a tied head has both)
   Tensor bias;        // (out), optional
   Tensor packed{};    // the weight as a CPU's kernels take it (ops/matmul/packed.hpp)
   bool int8 = false;  // the product is in int8, and packed as ops/int8_linear lays it out
 };
 
-// The product of `args` with this layer's weight, by matmul_forward or, in int8, by int8_linear. In int8 it
-// takes neither preact nor a scale.
+// The product of `args` with this layer's weight, by matmul_forward or, in int8, by int8_linear. Throws Error
+// if it is in int8 and has preact, rows or a scale.
 void linear_forward(Context& context, const Linear& layer, ops::MatmulForward args);
 
 }  // namespace warpwright

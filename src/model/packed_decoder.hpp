@@ -12,9 +12,9 @@
 
 namespace warpwright {
 
-// Weights that `write` gives; it is called twice, with writers of different parameters. The Context gives the
-// device, the threads to pack with, and the forced variants, which the sessions' Contexts must share. In
-// int8, a matrix with a value that is not finite is an Error.
+// Calls `write` twice: for the parameters that stay as they are, then for the matrices to pack. The Context
+// gives the device, the threads to pack with, and the forced variants, which the sessions' Contexts must
+// share. In int8, a matrix with a value that is not finite is an Error.
 DecoderWeights inference_weights(const Context& context, std::shared_ptr<const Decoder> decoder,
                                  const Precision& precision,
                                  const std::function<void(const ParameterWriter&)>& write);

@@ -1,11 +1,13 @@
 #include "model/packed_layout.hpp"
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 
 #include "core/error.hpp"
 #include "ops/int8_linear/int8_linear.hpp"
 #include "ops/matmul/packed.hpp"
+#include "runtime/threads.hpp"
 
 namespace warpwright {
 
@@ -39,10 +41,19 @@ std::vector<float> factors_after_norm(const Tensor& gain, const Tensor& shift, c
   constexpr float kLeast = 1e-5f;
   const std::int64_t N = rows.shape[0], K = rows.shape[1];
   std::vector<float> most(static_cast<std::size_t>(K), kLeast);
-  for (std::int64_t i = 0; i < N * K; ++i) {
-    const float magnitude = std::abs(rows.as<float>()[i]);
-    float& of_column = most[static_cast<std::size_t>(i % K)];
-    if (std::isfinite(magnitude)) of_column = std::max(of_column, magnitude);  // int8_pack refuses the others
+  // A thread takes columns of a few cache lines. int8_pack refuses what is not finite.
+  constexpr std::int64_t kColumns = 64;
+#pragma omp parallel for schedule(static) num_threads(claimed_threads())
+  for (std::int64_t first = 0; first < K; first += kColumns) {
+    const std::int64_t count = std::min(kColumns, K - first);
+    float* const of_column = most.data() + first;
+    for (std::int64_t n = 0; n < N; ++n) {
+      const float* const row = rows.as<float>() + n * K + first;
+      for (std::int64_t k = 0; k < count; ++k) {
+        const float magnitude = std::abs(row[k]);
+        of_column[k] = std::max(of_column[k], magnitude <= FLT_MAX ? magnitude : 0);
+      }
+    }
   }
   std::vector<float> factors;
   for (std::int64_t k = 0; k < K; ++k) {

@@ -12,7 +12,7 @@ namespace warpwright {
 // The dtypes of a model for inference.
 struct Precision {
   DType dtype = DType::f32;  // of weights and activations
-  bool int8 = false;         // the layers' products are in int8 (ops/int8_linear), and dtype is of all else
+  bool int8 = false;         // the products are in int8 (ops/int8_linear), and dtype is of all else
 };
 
 // int8 on this device, with the rest in bf16 where the processor multiplies bf16 faster than fp32, otherwise
@@ -35,7 +35,7 @@ struct PackedLayout {
 };
 
 // Factors for int8_pack, of a layer whose input comes from a normalization with these parameters. shift may
-// be absent. rows: those of the weight that lose most by rounding. All three are fp32.
+// be absent. rows: the rows of the weight whose rounding error matters most. All three are fp32.
 std::vector<float> factors_after_norm(const Tensor& gain, const Tensor& shift, const Tensor& rows);
 
 }  // namespace warpwright

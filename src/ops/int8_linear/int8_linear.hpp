@@ -29,7 +29,7 @@ namespace warpwright::ops {
 
 struct Int8LinearProblem {
   std::int64_t M = 0, N = 0, K = 0;
-  DType dtype = DType::f32;  // of x, bias and out
+  DType dtype = DType::f32;  // of x, bias, residual and out
   bool bias = false, residual = false;
   Activation activation = Activation::none;
   bool packed = false;

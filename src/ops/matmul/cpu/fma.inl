@@ -99,7 +99,7 @@ struct Fma {
   struct Session {};
   static constexpr int kRows = static_cast<int>(kTile.rows), kCols = static_cast<int>(kTile.cols);
   static_assert(kCols == 3 * kLanes && 2 * kRows == kLanes);
-  static constexpr int kFewRows = kRows == 8 ? 4 : 1;  // whose sums of two panels stay in registers
+  static constexpr int kFewRows = kRows == 8 ? 4 : 1;  // the most whose sums of two panels fit in registers
 
   // Calls put(d, v) for every d of the depth. v holds element d of each of up to kLanes lines, and 0 beyond
   // them.

@@ -141,7 +141,7 @@ struct Amx {
     _tile_stored(3, out + 16 * kTile.cols + 16, kRowBytes);
   }
 
-  static constexpr std::int64_t kFewRows = 16;  // of one tile register
+  static constexpr std::int64_t kFewRows = 16;  // the rows of a tile register
   static void multiply_few(const bf16* a, const bf16* b, const bf16* other, std::int64_t depth, std::int64_t,
                            float* out) {
     _tile_zero(0);

@@ -29,7 +29,7 @@ struct Dot {
   struct Session {};
   static constexpr int kRows = static_cast<int>(kTile.rows), kCols = static_cast<int>(kTile.cols);
   static_assert(kCols == 3 * kLanes && 2 * kRows == kLanes && kTile.depth == 2);
-  static constexpr int kFewRows = 4;  // whose sums of two panels stay in registers
+  static constexpr int kFewRows = 4;  // the most whose sums of two panels fit in registers
 
   // Both functions call put(i, d, pairs) for every 16th line i of the first `width` and every pair (d, d + 1)
   // of the depth, with the pairs of lines i … i + 15. Elements beyond the lines or the depth are 0.

@@ -356,9 +356,9 @@ struct Gemm {
         .over(slices);
   }
 
-  // The product of a few rows with panels that are packed already. It takes the time of reading the panels,
-  // and a processor reads two places of memory faster than one, so there are two panels at a time: one of
-  // each half of the columns.
+  // The product of a few rows with panels that are packed already. Reading the panels bounds its time. Two
+  // streams from memory are faster than one, so it takes two panels at a time, one from each half of the
+  // columns. A panel that is left over takes both places.
   void multiply_few(const Step& s) const {
     alignas(64) float tiles[2][kTile.rows * kTile.cols];
     const std::int64_t panels = tiles_of(s.cols.count, kTile.cols), half = tiles_of(panels, 2);

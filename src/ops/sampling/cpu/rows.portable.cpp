@@ -19,8 +19,8 @@ constexpr std::size_t kBytesPerToken = sizeof(std::uint64_t) + sizeof(float) + s
 struct Row {
   std::span<std::uint64_t> weights;
   std::span<float> logits;
-  std::span<std::int32_t> all;   // places for all tokens
-  std::span<std::int32_t> kept;  // the first of them: tokens
+  std::span<std::int32_t> all;   // room for every token
+  std::span<std::int32_t> kept;  // the tokens that remain, at the front of `all`
 
   Row(void* scratch, std::size_t V) {
     auto* const bytes = static_cast<std::byte*>(scratch);
@@ -75,10 +75,16 @@ void weigh(const Row& row, float largest, double temperature) {
 
 // Keeps the `count` likeliest tokens of all, the likeliest first.
 void keep_likeliest(Row& row, std::size_t count) {
+  const auto likelier = [&](std::int32_t a, std::int32_t b) { return row.likelier(a, b); };
   row.kept = row.all.first(count);
-  const auto tokens = std::views::iota(std::int32_t{0}, static_cast<std::int32_t>(row.logits.size()));
-  std::ranges::partial_sort_copy(tokens, row.kept,
-                                 [&](std::int32_t a, std::int32_t b) { return row.likelier(a, b); });
+  if (count < row.all.size() / 8) {
+    const auto tokens = std::views::iota(std::int32_t{0}, static_cast<std::int32_t>(row.all.size()));
+    std::ranges::partial_sort_copy(tokens, row.kept, likelier);
+    return;
+  }
+  std::iota(row.all.begin(), row.all.end(), 0);
+  if (count < row.all.size()) std::ranges::nth_element(row.all, row.kept.end() - 1, likelier);
+  std::ranges::sort(row.kept, likelier);
 }
 
 // Cuts the kept tokens, the likeliest of them first, to the fewest with this weight. False if they have less.
@@ -90,12 +96,12 @@ bool cut(Row& row, std::uint64_t wanted) {
   return sum >= wanted;
 }
 
-// All tokens are kept so far. Few have most of the weight, so few are sorted, and more only if they have too
-// little.
+// All tokens are kept so far. A few usually have most of the weight. It sorts those, and more only if they
+// have too little.
 void keep_top_p_of_all(Row& row, double p) {
   constexpr std::size_t kFirst = 64;
   const std::uint64_t wanted = least_weight(p, row.kept_weight());
-  for (std::size_t count = kFirst;; count *= 8) {
+  for (std::size_t count = kFirst;; count *= 64) {
     keep_likeliest(row, std::min(count, row.logits.size()));
     if (cut(row, wanted) || count >= row.logits.size()) return;
   }
