@@ -266,6 +266,32 @@ TEST_F(Int8Decoder, ScoresAndRunsWithoutBatchInvariance) {
   }
 }
 
+// One is named where the error is, in the normalization. One that is only large is no error.
+TEST_F(Int8Decoder, LooksAtTheNormalizations) {
+  const auto decoder = decoders()[0];
+  for (const float value : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::max()}) {
+    const auto write = [&](const ParameterWriter& to) {
+      write_values(*decoder, [&](std::size_t index, const auto& fill) {
+        to(index, [&](const Tensor& host) {
+          fill(host);
+          if (index == 8) host.as<float>()[7] = value;
+        });
+      });
+    };
+    std::string message;
+    try {
+      inference_weights(context, decoder, {.int8 = true}, write);
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    if (std::isinf(value)) {
+      EXPECT_NE(message.find("h.0.ln_2.weight: element 7 is not finite"), std::string::npos) << message;
+    } else {
+      EXPECT_EQ(message, "");
+    }
+  }
+}
+
 TEST_F(Int8Decoder, NamesAMatrixThatIsNotFinite) {
   const auto decoder = decoders()[0];
   const auto write = [&](const ParameterWriter& to) {

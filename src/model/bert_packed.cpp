@@ -84,7 +84,8 @@ Buffer lay_out(const Context& context, const BertConfig& config, const PackedLay
       try {
         layout.pack(context, weight, known, layers[l].*part.packed);
       } catch (const Error& error) {
-        throw Error(error.problem(), fmt::format("layer {}'s {}", l, part.name), "use fp32 or bf16");
+        throw Error(error.problem(), fmt::format("layer {}'s {}", l, part.name),
+                    "check the model's weights, or use fp32");
       }
     }
   }

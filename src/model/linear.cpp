@@ -8,8 +8,7 @@ void linear_forward(Context& context, const Linear& layer, ops::MatmulForward ar
   args.weight = layer.weight;
   args.packed = layer.packed;
   if (!layer.int8) return matmul_forward(context, args);
-  ops::require(!args.preact && !args.rows && args.scale == 1, "linear",
-               "a product in int8 has no preact, rows or scale");
+  ops::require(!args.preact && args.scale == 1, "linear", "a product in int8 has neither preact nor a scale");
   ops::int8_linear(context, {.x = args.x,
                              .weight = args.weight,
                              .bias = args.bias,

@@ -13,8 +13,8 @@ struct Linear {
   bool int8 = false;  // the product is in int8, and packed as ops/int8_linear lays it out
 };
 
-// The product of `args` with this layer's weight, by matmul_forward or, in int8, by int8_linear. Throws Error
-// if it is in int8 and has preact, rows or a scale.
+// The product of `args` with this layer's weight, by matmul_forward or, in int8, by int8_linear, which
+// computes all rows. Throws Error if it is in int8 and has preact or a scale.
 void linear_forward(Context& context, const Linear& layer, ops::MatmulForward args);
 
 }  // namespace warpwright

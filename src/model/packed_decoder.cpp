@@ -1,6 +1,9 @@
 #include "model/packed_decoder.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -61,7 +64,7 @@ class Packer {
     try {
       layout_.pack(context_, weight, known, parameters_.packed_at(index));
     } catch (const Error& error) {
-      throw Error(error.problem(), entry(index).name, "use fp32 or bf16");
+      throw Error(error.problem(), entry(index).name, "check the model's weights, or use fp32");
     }
   }
 
@@ -69,11 +72,20 @@ class Packer {
   const DecoderParameters::Entry& entry(std::size_t index) const {
     return parameters_.begin()[static_cast<std::ptrdiff_t>(index)];
   }
+  static void require_finite(const DecoderParameters::Entry& norm) {
+    for (std::int64_t i = 0; i < norm.tensor.elements(); ++i) {
+      if (std::isfinite(norm.tensor.as<float>()[i])) continue;
+      throw Error(fmt::format("element {} is not finite", i), norm.name, "check the model's weights");
+    }
+  }
   Tensor weight_of(const ForwardMatrix& matrix, void* data) const {
     return {data, layout_.dtype, entry(matrix.parameter).tensor.shape};
   }
   std::vector<float> factors_for(const ForwardMatrix& matrix, const Tensor& weight) const {
     if (!layout_.int8 || !matrix.norm_weight) return {};
+    for (const auto& norm : {matrix.norm_weight, matrix.norm_bias}) {
+      if (norm) require_finite(entry(*norm));
+    }
     const Tensor shift = matrix.norm_bias ? entry(*matrix.norm_bias).tensor : Tensor();
     const std::int64_t rows = weight.shape[0] - matrix.first_row;
     return factors_after_norm(entry(*matrix.norm_weight).tensor, shift,

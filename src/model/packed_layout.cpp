@@ -58,7 +58,7 @@ std::vector<float> factors_after_norm(const Tensor& gain, const Tensor& shift, c
   std::vector<float> factors;
   for (std::int64_t k = 0; k < K; ++k) {
     const float size = 3 * std::abs(gain.as<float>()[k]) + (shift ? std::abs(shift.as<float>()[k]) : 0);
-    factors.push_back(std::sqrt(most[static_cast<std::size_t>(k)] / std::max(size, kLeast)));
+    factors.push_back(std::sqrt(most[static_cast<std::size_t>(k)] / std::clamp(size, kLeast, FLT_MAX)));
   }
   return factors;
 }

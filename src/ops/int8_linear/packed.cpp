@@ -78,7 +78,7 @@ void int8_pack(const Context& context, const Tensor& weight, const Tensor& facto
   for (std::int64_t n = 0; n < weight.shape[0]; ++n) {
     const Panel panel = panel_at(static_cast<const std::byte*>(packed.data), weight.shape[1], n / kPanel);
     require(std::isfinite(panel.scales[n % kPanel]), kName,
-            fmt::format("row {} of weight has a value that is not finite", n));
+            fmt::format("row {} of weight has a value that is not finite, or too large", n));
   }
 }
 
