@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <ranges>
 #include <span>
 
 #include "ops/sampling/kernels.hpp"
@@ -76,15 +75,15 @@ void weigh(const Row& row, float largest, double temperature) {
 // Keeps the `count` likeliest tokens of all, the likeliest first.
 void keep_likeliest(Row& row, std::size_t count) {
   const auto likelier = [&](std::int32_t a, std::int32_t b) { return row.likelier(a, b); };
+  const auto end = row.all.begin() + static_cast<std::ptrdiff_t>(count);
   row.kept = row.all.first(count);
-  if (count < row.all.size() / 8) {
-    const auto tokens = std::views::iota(std::int32_t{0}, static_cast<std::int32_t>(row.all.size()));
-    std::ranges::partial_sort_copy(tokens, row.kept, likelier);
-    return;
-  }
   std::iota(row.all.begin(), row.all.end(), 0);
-  if (count < row.all.size()) std::ranges::nth_element(row.all, row.kept.end() - 1, likelier);
-  std::ranges::sort(row.kept, likelier);
+  if (count < row.all.size() / 8) {
+    std::ranges::partial_sort(row.all, end, likelier);
+  } else {
+    if (count < row.all.size()) std::ranges::nth_element(row.all, end - 1, likelier);
+    std::ranges::sort(row.kept, likelier);
+  }
 }
 
 // Cuts the kept tokens, the likeliest of them first, to the fewest with this weight. False if they have less.
