@@ -18,6 +18,7 @@
 #include "train/checkpoint.hpp"
 
 namespace warpwright::cli {
+
 void add_dtype_flag(CLI::App& command, std::string& dtype, const std::vector<std::string>& others) {
   std::vector<std::string> words = {"fp32", "tf32", "bf16"};
   words.insert(words.end(), others.begin(), others.end());
@@ -29,9 +30,7 @@ void add_dtype_flag(CLI::App& command, std::string& dtype, const std::vector<std
                     : word == "int8" ? "int8 (CPU: products; the rest in bf16 or fp32)"
                                      : word + " (GPU)");
   }
-  const std::string last = texts.back();
-  texts.pop_back();
-  command.add_option("--dtype", dtype, fmt::format("{} or {}", fmt::join(texts, ", "), last))
+  command.add_option("--dtype", dtype, fmt::format("{}", fmt::join(texts, ", ")))
       ->capture_default_str()
       ->check(one_of(std::move(words)));
 }

@@ -1,21 +1,16 @@
-// A decoder with the weights that a training starts from, for tests and benches.
+// A decoder with the weights that a training starts from, for tests.
 #pragma once
 
 #include <memory>
 
 #include "model/gpt2_decoder.hpp"
-#include "runtime/planned.hpp"
 
 namespace warpwright {
 
 inline DecoderWeights initial_weights(const std::shared_ptr<const Decoder>& decoder, DType dtype,
                                       Device device) {
-  const auto planned = std::make_shared<Planned<DecoderParameters>>([=](Allocator& allocator) {
-    return decoder->allocate_parameters(dtype, Category::parameters, "", allocator);
-  });
-  planned->take(device);
-  decoder->initialize(1, writer_to(planned->tensors()));
-  return {.decoder = decoder, .dtype = dtype, .parameters = planned->tensors(), .memory = planned};
+  return unpacked_weights(decoder, dtype, device,
+                          [&](const ParameterWriter& write) { decoder->initialize(1, write); });
 }
 
 inline DecoderWeights initial_weights(DType dtype, const GPT2Config& sizes, Device device = {}) {

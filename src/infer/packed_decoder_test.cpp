@@ -1,7 +1,6 @@
 // Decoders whose matrices are packed for a CPU, in fp32, bf16 and int8, on tiny random models of each family.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,11 +9,12 @@
 
 #include "core/error.hpp"
 #include "infer/decoding_engine.hpp"
-#include "infer/initial_weights.hpp"
 #include "infer/score.hpp"
 #include "model/families.hpp"
+#include "model/gpt2_decoder.hpp"
 #include "model/gpt2_llmc.hpp"
 #include "model/packed_decoder.hpp"
+#include "model/test_distance.hpp"
 #include "ops/int8_linear/int8_linear.hpp"
 #include "runtime/philox.hpp"
 #include "runtime/test_folder.hpp"
@@ -75,12 +75,8 @@ void write_values(const Decoder& decoder, const ParameterWriter& write) {
 }
 
 DecoderWeights plain_weights(const std::shared_ptr<const Decoder>& decoder, DType dtype) {
-  const auto planned = std::make_shared<Planned<DecoderParameters>>([=](Allocator& allocator) {
-    return decoder->allocate_parameters(dtype, Category::parameters, "", allocator);
-  });
-  planned->take(Device{});
-  write_values(*decoder, writer_to(planned->tensors()));
-  return {.decoder = decoder, .dtype = dtype, .parameters = planned->tensors(), .memory = planned};
+  return unpacked_weights(decoder, dtype, Device{},
+                          [&](const ParameterWriter& write) { write_values(*decoder, write); });
 }
 
 DecoderWeights packed_weights(const Context& context, const std::shared_ptr<const Decoder>& decoder,
@@ -111,17 +107,6 @@ std::vector<float> first_logits_of(Context& context, const DecoderWeights& weigh
   std::vector<float> logits = logits_of(context, weights);
   logits.resize(static_cast<std::size_t>(weights.decoder->vocab()));
   return logits;
-}
-
-double relative_error(const std::vector<float>& values, const std::vector<float>& wanted) {
-  EXPECT_EQ(values.size(), wanted.size());
-  double error = 0, norm = 0;
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const double w = static_cast<double>(wanted[i]), difference = static_cast<double>(values[i]) - w;
-    error += difference * difference;
-    norm += w * w;
-  }
-  return std::sqrt(error / norm);
 }
 
 class PackedDecoder : public TestFolder {
@@ -284,7 +269,7 @@ TEST_F(Int8Decoder, LooksAtTheNormalizations) {
     } catch (const Error& error) {
       message = error.what();
     }
-    if (std::isinf(value)) {
+    if (value > std::numeric_limits<float>::max()) {
       EXPECT_NE(message.find("h.0.ln_2.weight: element 7 is not finite"), std::string::npos) << message;
     } else {
       EXPECT_EQ(message, "");
@@ -295,17 +280,12 @@ TEST_F(Int8Decoder, LooksAtTheNormalizations) {
 TEST_F(Int8Decoder, NamesAMatrixThatIsNotFinite) {
   const auto decoder = decoders()[0];
   const auto write = [&](const ParameterWriter& to) {
-    std::size_t count = 0;
     write_values(*decoder, [&](std::size_t index, const auto& fill) {
       to(index, [&](const Tensor& host) {
         fill(host);
-        if (index == 6 && host.dtype == DType::f32) {
-          host.as<float>()[5] = std::numeric_limits<float>::infinity();
-        }
-        ++count;
+        if (index == 6) host.as<float>()[5] = std::numeric_limits<float>::infinity();
       });
     });
-    EXPECT_GT(count, 0u);
   };
   try {
     inference_weights(context, decoder, {.int8 = true}, write);

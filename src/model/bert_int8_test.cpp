@@ -11,6 +11,7 @@
 #include "core/error.hpp"
 #include "model/bert_session.hpp"
 #include "model/safetensors.hpp"
+#include "model/test_distance.hpp"
 #include "model/test_models.hpp"
 #include "ops/int8_linear/int8_linear.hpp"
 #include "ops/matmul/packed.hpp"

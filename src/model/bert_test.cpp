@@ -17,6 +17,7 @@
 #include "core/error.hpp"
 #include "model/bert_packed.hpp"
 #include "model/safetensors.hpp"
+#include "model/test_distance.hpp"
 #include "model/test_models.hpp"
 #include "ops/matmul/packed.hpp"
 #include "runtime/host_view.hpp"

@@ -9,6 +9,7 @@
 #include "model/safetensors_folder.hpp"
 #include "runtime/file.hpp"
 #include "runtime/host_view.hpp"
+#include "runtime/planned.hpp"
 
 namespace warpwright {
 namespace {
@@ -62,6 +63,16 @@ ParameterReader reader_of(const DecoderParameters& parameters, const Stream& str
   return [tensors = parameters.tensors(), &stream](std::size_t index, const auto& use) {
     use(downloaded(tensors[index], stream).tensor());
   };
+}
+
+DecoderWeights unpacked_weights(std::shared_ptr<const Decoder> decoder, DType dtype, Device device,
+                                const std::function<void(const ParameterWriter&)>& write) {
+  const auto planned = std::make_shared<Planned<DecoderParameters>>([=](Allocator& allocator) {
+    return decoder->allocate_parameters(dtype, Category::parameters, "", allocator);
+  });
+  planned->take(device);
+  write(writer_to(planned->tensors()));
+  return {.decoder = std::move(decoder), .dtype = dtype, .parameters = planned->tensors(), .memory = planned};
 }
 
 DecoderBatch DecoderBatch::first(std::int64_t n) const {

@@ -256,4 +256,9 @@ struct DecoderWeights {
   std::shared_ptr<const void> memory;
 };
 
+// Weights as they are, on any device: `write` hands a writer to whoever has the values, such as
+// Decoder::load().
+DecoderWeights unpacked_weights(std::shared_ptr<const Decoder> decoder, DType dtype, Device device,
+                                const std::function<void(const ParameterWriter&)>& write);
+
 }  // namespace warpwright

@@ -13,7 +13,6 @@
 #include "model/gpt2_llmc.hpp"
 #include "model/safetensors_folder.hpp"
 #include "runtime/json.hpp"
-#include "runtime/planned.hpp"
 
 namespace warpwright {
 namespace {
@@ -76,12 +75,8 @@ void verify_model(const fs::path& source) {
 DecoderWeights load_weights(const fs::path& source, DType dtype, Device device) {
   verify_model(source);
   const std::shared_ptr<const Decoder> decoder = read_decoder(source);
-  const auto planned = std::make_shared<Planned<DecoderParameters>>([=](Allocator& allocator) {
-    return decoder->allocate_parameters(dtype, Category::parameters, "", allocator);
-  });
-  planned->take(device);
-  decoder->load(source, writer_to(planned->tensors()));
-  return {.decoder = decoder, .dtype = dtype, .parameters = planned->tensors(), .memory = planned};
+  return unpacked_weights(decoder, dtype, device,
+                          [&](const ParameterWriter& write) { decoder->load(source, write); });
 }
 
 Replaceable replaceable_model_folder(const fs::path& folder) {

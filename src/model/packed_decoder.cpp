@@ -105,8 +105,13 @@ DecoderWeights inference_weights(const Context& context, std::shared_ptr<const D
                                  const Precision& precision,
                                  const std::function<void(const ParameterWriter&)>& write) {
   const PackedLayout layout(precision, context.device());
-  const std::vector<ForwardMatrix> matrices =
-      layout.name.empty() ? std::vector<ForwardMatrix>() : decoder->forward_matrices();
+  if (layout.name.empty()) {
+    DecoderWeights weights =
+        unpacked_weights(std::move(decoder), precision.dtype, context.device().device, write);
+    weights.parameters.int8 = precision.int8;
+    return weights;
+  }
+  const std::vector<ForwardMatrix> matrices = decoder->forward_matrices();
   const DecoderParameters plain = described(*decoder, precision.dtype);
   const auto planned = std::make_shared<Planned<DecoderParameters>>(
       [=](Allocator& allocator) { return allocate(plain, matrices, layout, allocator); });
@@ -117,10 +122,8 @@ DecoderWeights inference_weights(const Context& context, std::shared_ptr<const D
   write([&](std::size_t index, const auto& fill) {
     if (tensors[index]) write_elements(index, fill);
   });
-  if (!matrices.empty()) {
-    const Packer packer(context, layout, parameters, matrices);
-    write([&](std::size_t index, const auto& fill) { packer.pack(index, fill); });
-  }
+  const Packer packer(context, layout, parameters, matrices);
+  write([&](std::size_t index, const auto& fill) { packer.pack(index, fill); });
   return {
       .decoder = std::move(decoder), .dtype = precision.dtype, .parameters = parameters, .memory = planned};
 }

@@ -12,7 +12,8 @@
 
 namespace warpwright {
 
-// Calls `write` twice: for the parameters that stay as they are, then for the matrices to pack. The Context
+// Calls `write` twice: for the parameters that stay as they are, then for the matrices to pack; once if this
+// device packs none. The Context
 // gives the device, the threads to pack with, and the forced variants, which the sessions' Contexts must
 // share. In int8, a matrix with a value that is not finite is an Error.
 DecoderWeights inference_weights(const Context& context, std::shared_ptr<const Decoder> decoder,

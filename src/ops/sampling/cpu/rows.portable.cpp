@@ -98,11 +98,12 @@ bool cut(Row& row, std::uint64_t wanted) {
 // All tokens are kept so far. A few usually have most of the weight. It sorts those, and more only if they
 // have too little.
 void keep_top_p_of_all(Row& row, double p) {
-  constexpr std::size_t kFirst = 64;
+  constexpr std::size_t kFirst = 64, kMore = 8;
   const std::uint64_t wanted = least_weight(p, row.kept_weight());
-  for (std::size_t count = kFirst;; count *= 64) {
-    keep_likeliest(row, std::min(count, row.logits.size()));
-    if (cut(row, wanted) || count >= row.logits.size()) return;
+  const std::size_t V = row.all.size();
+  for (std::size_t count = std::min(kFirst, V);; count = count < V / (kMore * kMore) ? count * kMore : V) {
+    keep_likeliest(row, count);
+    if (cut(row, wanted) || count == V) return;
   }
 }
 
