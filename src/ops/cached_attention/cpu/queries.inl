@@ -1,11 +1,14 @@
 // Attention to a cache on a CPU: each task has one key head of one sequence and all queries that see it. Keys
-// and values are read in place, a span of keys at a time for all query heads of the group. Memory-bound with
-// one query: 2 · HS elements and 4 · HS · NH / KH FLOP per key.
+// and values are read in place, a span of keys at a time for all query heads of the group.
+//
+// A row is read in pairs of vectors. Those of bf16 come with their even and odd elements apart, which takes
+// half as many instructions as to keep the order; the query and the sums of values have the same order. The
+// scores of as many keys as a vector has lanes are summed together.
 #include <omp.h>
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
+#include <type_traits>
 
 #include "ops/cached_attention/kernels.hpp"
 #include "ops/cpu/isa.hpp"
@@ -16,6 +19,35 @@ namespace {
 
 using namespace simd;
 
+// The pairs of vectors of a row: calls f(d, whole) for each. Only the last one may not be whole.
+template <class F>
+void for_each_pair(std::int64_t HS, const F& f) {
+  std::int64_t d = 0;
+  for (; d + 2 * kLanes <= HS; d += 2 * kLanes) f(d, std::true_type());
+  if (d < HS) f(d, std::false_type());
+}
+inline void load_whole(const float* p, vec& a, vec& b) {
+  a = load(p);
+  b = load(p + kLanes);
+}
+inline void load_whole(const bf16* p, vec& even, vec& odd) {
+  load_apart(p, even, odd);
+}
+// n: elements, if the pair is not whole; they keep their order.
+template <class T, bool whole>
+void load_pair(const T* p, std::int64_t n, vec& a, vec& b, std::bool_constant<whole>) {
+  if constexpr (whole) return load_whole(p, a, b);
+  a = load_lanes(p, static_cast<int>(std::min<std::int64_t>(n, kLanes)));
+  b = n > kLanes ? load_lanes(p + kLanes, static_cast<int>(n - kLanes)) : zero();
+}
+// In their own order.
+template <class T, bool whole>
+void store_pair(T* p, std::int64_t n, vec a, vec b, std::bool_constant<whole>) {
+  if constexpr (whole && std::is_same_v<T, bf16>) put_together(a, b);
+  store_lanes(p, a, static_cast<int>(std::min<std::int64_t>(n, kLanes)));
+  if (n > kLanes) store_lanes(p + kLanes, b, static_cast<int>(std::min<std::int64_t>(n - kLanes, kLanes)));
+}
+
 // One key head of one sequence.
 template <class T>
 struct Head {
@@ -23,60 +55,141 @@ struct Head {
   const std::int32_t* table;  // the sequence's row
   std::int64_t block_size, block_stride, HS;
 
-  // The rows of keys or values in the block that has key j, from key j on.
-  struct Rows {
-    T* first;
-    std::int64_t stride;
-    const T* operator[](std::int64_t j) const { return first + j * stride; }
-  };
-  Rows rows(T* cache, std::int64_t j) const {
-    return {cache + table[j / block_size] * block_stride + j % block_size * HS, HS};
+  T* row(T* cache, std::int64_t j) const {
+    return cache + table[j / block_size] * block_stride + j % block_size * HS;
   }
-  // Calls f(first key, keys) for each piece of [first, last) that is within one block.
-  template <class F>
-  void for_each_piece(std::int64_t first, std::int64_t last, const F& f) const {
+  // The rows of the keys, or values, [first, last).
+  void find_rows(T* cache, std::int64_t first, std::int64_t last, const T** rows) const {
     for (std::int64_t j = first; j < last;) {
-      const std::int64_t count = std::min(block_size - j % block_size, last - j);
-      f(j, count);
-      j += count;
+      const std::int64_t end = std::min(last, (j / block_size + 1) * block_size);
+      for (const T* at = row(cache, j); j < end; ++j, at += HS) *rows++ = at;
     }
   }
 };
 
+template <class T>
+void prefetch(std::int64_t HS, std::int64_t count, const T* const* rows) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  for (std::int64_t j = 0; j < count; ++j) {
+    for (std::int64_t d = 0; d < HS; d += kLine) __builtin_prefetch(rows[j] + d, 0, 2);
+  }
+}
+
+// The keys and values of a span.
+template <class T>
+struct Span {
+  std::int64_t keys;
+  const T *key[kSpan], *value[kSpan];
+
+  Span(const Head<T>& head, std::int64_t first, std::int64_t last) : keys(last - first) {
+    head.find_rows(head.keys, first, last, key);
+    head.find_rows(head.values, first, last, value);
+    // Scores are computed for whole vectors of keys.
+    for (std::int64_t j = keys; j % kLanes != 0; ++j) key[j] = key[0];
+  }
+  // Brings its values, and the keys of the span after it, to the second-level cache. A head's rows of a block
+  // are too few for the processor to see which follow.
+  void prefetch_values(const Head<T>& head) const { prefetch(head.HS, keys, value); }
+  static void prefetch_keys(const Head<T>& head, std::int64_t first, std::int64_t last) {
+    if (last <= first) return;
+    const T* rows[kSpan];
+    head.find_rows(head.keys, first, last, rows);
+    prefetch(head.HS, last - first, rows);
+  }
+};
+
 // A query head under way, in the scratch of its thread. ld: HS padded to whole vectors.
+template <class T>
 struct Query {
   float *query, *sums;  // ld floats each; the query is in units of ln 2
   Softmax& softmax;
+  std::int64_t HS;
 
-  Query(float* scratch, std::int64_t g, std::int64_t group, std::int64_t ld)
+  Query(float* scratch, std::int64_t g, std::int64_t group, std::int64_t ld, std::int64_t head_size)
       : query(scratch + kSpan + 2 * g * ld),
         sums(query + ld),
-        softmax(reinterpret_cast<Softmax*>(scratch + kSpan + 2 * group * ld)[g]) {}
+        softmax(reinterpret_cast<Softmax*>(scratch + kSpan + 2 * group * ld)[g]),
+        HS(head_size) {}
 
-  template <class T>
-  void begin(const T* row, std::int64_t HS, float scale) {
-    for_each_vector(0, HS, [&](std::int64_t d, int n) {
-      store(query + d, load_lanes(row + d, n) * set1(scale * kLog2E));
-      store(sums + d, zero());
+  void begin(const T* row, float scale) {
+    for_each_pair(HS, [&](std::int64_t d, auto whole) {
+      vec a, b;
+      load_pair(row + d, HS - d, a, b, whole);
+      store_floats(query, d, a * set1(scale * kLog2E), b * set1(scale * kLog2E));
+      store_floats(sums, d, zero(), zero());
     });
     softmax = {};
   }
-  template <class T>
-  void attend(const Head<T>& head, std::int64_t first, std::int64_t last, float* scores) {
-    head.for_each_piece(first, last, [&](std::int64_t j, std::int64_t count) {
-      const auto keys = head.rows(head.keys, j);
-      for (std::int64_t i = 0; i < count; ++i) scores[j - first + i] = dot(query, keys[i], head.HS);
-    });
-    float factor = softmax.update(scores, last - first);
-    head.for_each_piece(first, last, [&](std::int64_t j, std::int64_t count) {
-      add_values(sums, std::exchange(factor, 1.0f), scores + (j - first), head.rows(head.values, j), count,
-                 head.HS);
+  void attend(const Span<T>& span, float* scores) {
+    for (std::int64_t j = 0; j < span.keys; j += kLanes) score(span.key + j, scores + j);
+    add_values(softmax.update(scores, span.keys), span, scores);
+  }
+  void end(T* out, bool has_keys) const {
+    const vec inverse = set1(has_keys ? 1 / softmax.sum : 0);
+    for_each_pair(HS, [&](std::int64_t d, auto whole) {
+      vec a, b;
+      load_floats(sums, d, a, b);
+      store_pair(out + d, HS - d, a * inverse, b * inverse, whole);
     });
   }
-  template <class T>
-  void end(T* out, std::int64_t HS, bool has_keys) const {
-    const vec inverse = set1(has_keys ? 1 / softmax.sum : 0);
-    for_each_vector(0, HS, [&](std::int64_t d, int n) { store_lanes(out + d, load(sums + d) * inverse, n); });
+
+ private:
+  // A pair of floats; the arrays may have no second vector at their end.
+  void store_floats(float* to, std::int64_t d, vec a, vec b) const {
+    store(to + d, a);
+    if (d + kLanes < HS) store(to + d + kLanes, b);
+  }
+  void load_floats(const float* from, std::int64_t d, vec& a, vec& b) const {
+    a = load(from + d);
+    b = d + kLanes < HS ? load(from + d + kLanes) : zero();
+  }
+
+  // The scores of kLanes keys.
+  void score(const T* const* keys, float* scores) const {
+    vec sums_of_key[kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      vec even = zero(), odd = zero();
+      for_each_pair(HS, [&](std::int64_t d, auto whole) {
+        vec q_even, q_odd, k_even, k_odd;
+        load_floats(query, d, q_even, q_odd);
+        load_pair(keys[i] + d, HS - d, k_even, k_odd, whole);
+        even = fma(q_even, k_even, even);
+        odd = fma(q_odd, k_odd, odd);
+      });
+      sums_of_key[i] = even + odd;
+    }
+    transpose(sums_of_key);
+    for (int width = kLanes / 2; width > 0; width /= 2) {
+      for (int i = 0; i < width; ++i) sums_of_key[i] = sums_of_key[i] + sums_of_key[i + width];
+    }
+    store(scores, sums_of_key[0]);
+  }
+  // sums = factor · sums + Σ_j p[j] · values[j]
+  void add_values(float factor, const Span<T>& span, const float* p) {
+    for_each_pair(HS, [&](std::int64_t d, auto whole) {
+      vec even, odd, more_even = zero(), more_odd = zero();
+      load_floats(sums, d, even, odd);
+      even = even * set1(factor);
+      odd = odd * set1(factor);
+      std::int64_t j = 0;
+      for (; j + 1 < span.keys; j += 2) {
+        vec a, b;
+        load_pair(span.value[j] + d, HS - d, a, b, whole);
+        even = fma(set1(p[j]), a, even);
+        odd = fma(set1(p[j]), b, odd);
+        load_pair(span.value[j + 1] + d, HS - d, a, b, whole);
+        more_even = fma(set1(p[j + 1]), a, more_even);
+        more_odd = fma(set1(p[j + 1]), b, more_odd);
+      }
+      if (j < span.keys) {
+        vec a, b;
+        load_pair(span.value[j] + d, HS - d, a, b, whole);
+        even = fma(set1(p[j]), a, even);
+        odd = fma(set1(p[j]), b, odd);
+      }
+      store_floats(sums, d, even + more_even, odd + more_odd);
+    });
   }
 };
 
@@ -98,7 +211,7 @@ void append(const Head<T>& head, const Tensor& rows, std::int64_t first_row, std
   for (std::int64_t j = first; j < last; ++j) {
     const T* from =
         static_cast<const T*>(rows.data) + (first_row + j - first) * rows.strides[0] + h * rows.strides[1];
-    std::memcpy(head.rows(cache, j).first, from, static_cast<std::size_t>(head.HS) * sizeof(T));
+    std::memcpy(head.row(cache, j), from, static_cast<std::size_t>(head.HS) * sizeof(T));
   }
 }
 
@@ -115,20 +228,24 @@ void run_head(const CachedAttention& a, std::int64_t s, std::int64_t h, float* s
     append(head, a.v, bounds[s], h, head.values, keys - queries, keys);
   }
   const auto for_each_query_head = [&](const auto& f) {
-    for (std::int64_t g = 0; g < group; ++g) f(Query(scratch, g, group, ld), h * group + g);
+    for (std::int64_t g = 0; g < group; ++g) f(Query<T>(scratch, g, group, ld, head.HS), h * group + g);
   };
   for (std::int64_t i = 0; i < queries; ++i) {
     const auto row = [&](const Tensor& t, std::int64_t query_head) {
       return static_cast<T*>(t.data) + (bounds[s] + i) * t.strides[0] + query_head * t.strides[1];
     };
     const Seen seen = keys_seen(i, queries, keys, a.window);
-    for_each_query_head([&](Query q, std::int64_t at) { q.begin(row(a.q, at), head.HS, a.scale); });
+    for_each_query_head([&](Query<T> q, std::int64_t at) { q.begin(row(a.q, at), a.scale); });
     for (std::int64_t first = seen.first; first < seen.last; first += kSpan) {
       const std::int64_t last = std::min(first + kSpan, seen.last);
-      for_each_query_head([&](Query q, std::int64_t) { q.attend(head, first, last, scratch); });
+      const Span<T> span(head, first, last);
+      if (i == 0) {  // the other queries find them in the cache
+        span.prefetch_values(head);
+        span.prefetch_keys(head, last, std::min(last + kSpan, seen.last));
+      }
+      for_each_query_head([&](Query<T> q, std::int64_t) { q.attend(span, scratch); });
     }
-    for_each_query_head(
-        [&](Query q, std::int64_t at) { q.end(row(a.out, at), head.HS, seen.last > seen.first); });
+    for_each_query_head([&](Query<T> q, std::int64_t at) { q.end(row(a.out, at), seen.last > seen.first); });
   }
 }
 
