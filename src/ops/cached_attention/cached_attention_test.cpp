@@ -67,6 +67,15 @@ std::vector<cached::Case> divided_cases() {
           {{{150, 400}, {1, 257}}, 2, 1, 64, 16}};
 }
 
+// These vary how a CPU reads rows: pairs of vectors with every tail, spans that begin inside a block, cross
+// blocks or have one key, windows longer than a span.
+std::vector<cached::Case> cases_of_rows() {
+  std::vector<cached::Case> cases{{{{3, 260}, {1, 65}}, 4, 2, 57, 100, 150},
+                                  {{{2, 200}}, 2, 1, 50, 128, 130}};
+  for (std::int64_t HS = 35; HS <= 66; ++HS) cases.push_back({{{2, 70}, {1, 5}}, 2, 1, HS, 3});
+  return cases;
+}
+
 void expect_reference(std::string_view variant, const std::vector<cached::Case>& cases, bool appends) {
   std::string refusal;
   int checked = 0;
@@ -92,6 +101,51 @@ TEST_P(Forward, AppendsTheKeysOfItsQueries) {
 TEST_P(Forward, MatchesTheReferenceHoweverItIsDivided) {
   expect_reference(GetParam(), divided_cases(), false);
   expect_reference(GetParam(), divided_cases(), true);
+}
+
+TEST_P(Forward, MatchesTheReferenceHoweverRowsAreRead) {
+  expect_reference(GetParam(), cases_of_rows(), false);
+  expect_reference(GetParam(), cases_of_rows(), true);
+}
+
+// The cache with its blocks in reverse order.
+Tensor reversed_blocks(const Tensor& cache, Fixture& fixture) {
+  const std::vector<double> from = elements_of(cache);
+  const Tensor to = fixture.output(cache.dtype, cache.shape);
+  const auto blocks = static_cast<std::size_t>(cache.shape[0]), size = from.size() / blocks;
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    store_element(to, static_cast<std::int64_t>((blocks - 1 - i / size) * size + i % size), from[i]);
+  }
+  return to;
+}
+
+TEST_P(Forward, ASequenceDoesNotDependOnItsBlocks) {
+  const auto& variant = find_variant(cached_attention_op(), GetParam());
+  int checked = 0;
+  for (const cached::Case& c : {cached::Case{{{1, 700}, {3, 90}, {1, 1}}, 4, 2, 57, 5},
+                                cached::Case{{{1, 700}, {3, 90}, {1, 1}}, 4, 2, 64, 16}}) {
+    for (const DType dtype : dtypes_for(cached_attention_op(), GetParam())) {
+      Fixture fixture(4);
+      const auto args = cached::make_attention(c, dtype, fixture);
+      if (!variant.refuse(args.problem(), device_for(variant.name)).empty()) continue;
+      ++checked;
+      run_variant(cached_attention_op(), variant, args, 2);
+      auto other = args;
+      other.key_cache = reversed_blocks(args.key_cache, fixture);
+      other.value_cache = reversed_blocks(args.value_cache, fixture);
+      std::vector<std::int32_t> table;
+      const auto* const blocks = args.block_table.as<std::int32_t>();
+      for (std::int64_t i = 0; i < args.block_table.elements(); ++i) {
+        table.push_back(blocks[i] < 0 ? -1
+                                      : static_cast<std::int32_t>(args.key_cache.shape[0]) - 1 - blocks[i]);
+      }
+      other.block_table = fixture.integers(table).view(args.block_table.shape);
+      other.out = fixture.output(dtype, args.out.shape);
+      run_variant(cached_attention_op(), variant, other, 2);
+      EXPECT_EQ(elements_of(other.out), elements_of(args.out)) << c.HS << " " << name_of(dtype);
+    }
+  }
+  if (checked == 0) GTEST_SKIP() << "the kernel takes no such blocks";
 }
 
 // Runs each sequence alone, and compares with the bits that it has in args.out.

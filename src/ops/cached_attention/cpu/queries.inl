@@ -1,9 +1,12 @@
 // Attention to a cache on a CPU: each task has one key head of one sequence and all queries that see it. Keys
 // and values are read in place, a span of keys at a time for all query heads of the group.
 //
-// A row is read in pairs of vectors. Those of bf16 come with their even and odd elements apart, which takes
-// half as many instructions as to keep the order; the query and the sums of values have the same order. The
-// scores of as many keys as a vector has lanes are summed together.
+// Memory-bound with one query: 2 · HS elements and 4 · HS · NH / KH FLOP per key. On a Granite Rapids, steps
+// of 64 sequences of GPT-2 124M run at 0.40 to 0.48 of the read bandwidth.
+//
+// A row is read in pairs of vectors. Those of bf16 come with their even and odd elements apart, which saves a
+// shuffle for each vector; the query and the sums of values have the same order. A last pair that is not
+// whole keeps its order. Scores are computed for a whole vector of keys, and a transposition sums them.
 #include <omp.h>
 
 #include <algorithm>
@@ -19,7 +22,7 @@ namespace {
 
 using namespace simd;
 
-// The pairs of vectors of a row: calls f(d, whole) for each. Only the last one may not be whole.
+// Calls f(d, whole) for each pair of vectors of a row. Only the last pair can be partial.
 template <class F>
 void for_each_pair(std::int64_t HS, const F& f) {
   std::int64_t d = 0;
@@ -33,19 +36,25 @@ inline void load_whole(const float* p, vec& a, vec& b) {
 inline void load_whole(const bf16* p, vec& even, vec& odd) {
   load_apart(p, even, odd);
 }
-// n: elements, if the pair is not whole; they keep their order.
+inline void store_whole(float* p, vec a, vec b) {
+  store(p, a);
+  store(p + kLanes, b);
+}
+inline void store_whole(bf16* p, vec even, vec odd) {
+  store_apart(p, even, odd);
+}
+// n: the elements of a partial pair.
 template <class T, bool whole>
 void load_pair(const T* p, std::int64_t n, vec& a, vec& b, std::bool_constant<whole>) {
   if constexpr (whole) return load_whole(p, a, b);
   a = load_lanes(p, static_cast<int>(std::min<std::int64_t>(n, kLanes)));
   b = n > kLanes ? load_lanes(p + kLanes, static_cast<int>(n - kLanes)) : zero();
 }
-// In their own order.
 template <class T, bool whole>
 void store_pair(T* p, std::int64_t n, vec a, vec b, std::bool_constant<whole>) {
-  if constexpr (whole && std::is_same_v<T, bf16>) put_together(a, b);
+  if constexpr (whole) return store_whole(p, a, b);
   store_lanes(p, a, static_cast<int>(std::min<std::int64_t>(n, kLanes)));
-  if (n > kLanes) store_lanes(p + kLanes, b, static_cast<int>(std::min<std::int64_t>(n - kLanes, kLanes)));
+  if (n > kLanes) store_lanes(p + kLanes, b, static_cast<int>(n - kLanes));
 }
 
 // One key head of one sequence.
@@ -58,47 +67,41 @@ struct Head {
   T* row(T* cache, std::int64_t j) const {
     return cache + table[j / block_size] * block_stride + j % block_size * HS;
   }
-  // The rows of the keys, or values, [first, last).
-  void find_rows(T* cache, std::int64_t first, std::int64_t last, const T** rows) const {
+  // Calls f(row) for the rows of keys, or values, [first, last).
+  template <class F>
+  void for_each_row(T* cache, std::int64_t first, std::int64_t last, const F& f) const {
     for (std::int64_t j = first; j < last;) {
       const std::int64_t end = std::min(last, (j / block_size + 1) * block_size);
-      for (const T* at = row(cache, j); j < end; ++j, at += HS) *rows++ = at;
+      for (const T* at = row(cache, j); j < end; ++j, at += HS) f(at);
     }
   }
-};
-
-template <class T>
-void prefetch(std::int64_t HS, std::int64_t count, const T* const* rows) {
-  constexpr std::int64_t kLine = 64 / sizeof(T);
-  for (std::int64_t j = 0; j < count; ++j) {
-    for (std::int64_t d = 0; d < HS; d += kLine) __builtin_prefetch(rows[j] + d, 0, 2);
+  // Brings them to the second-level cache. A head's rows of a block are too few for the processor to see
+  // which follow.
+  void prefetch(T* cache, std::int64_t first, std::int64_t last) const {
+    for_each_row(cache, first, last, [&](const T* at) {
+      constexpr std::int64_t kLine = 64 / sizeof(T);
+      for (std::int64_t d = 0; d < HS; d += kLine) __builtin_prefetch(at + d, 0, 2);
+    });
   }
-}
+};
 
 // The keys and values of a span.
 template <class T>
 struct Span {
-  std::int64_t keys;
+  std::int64_t keys = 0;
   const T *key[kSpan], *value[kSpan];
 
-  Span(const Head<T>& head, std::int64_t first, std::int64_t last) : keys(last - first) {
-    head.find_rows(head.keys, first, last, key);
-    head.find_rows(head.values, first, last, value);
+  Span(const Head<T>& head, std::int64_t first, std::int64_t last) {
+    static_assert(kSpan % kLanes == 0);
+    head.for_each_row(head.keys, first, last, [&](const T* row) { key[keys++] = row; });
+    std::int64_t values = 0;
+    head.for_each_row(head.values, first, last, [&](const T* row) { value[values++] = row; });
     // Scores are computed for whole vectors of keys.
     for (std::int64_t j = keys; j % kLanes != 0; ++j) key[j] = key[0];
   }
-  // Brings its values, and the keys of the span after it, to the second-level cache. A head's rows of a block
-  // are too few for the processor to see which follow.
-  void prefetch_values(const Head<T>& head) const { prefetch(head.HS, keys, value); }
-  static void prefetch_keys(const Head<T>& head, std::int64_t first, std::int64_t last) {
-    if (last <= first) return;
-    const T* rows[kSpan];
-    head.find_rows(head.keys, first, last, rows);
-    prefetch(head.HS, last - first, rows);
-  }
 };
 
-// A query head under way, in the scratch of its thread. ld: HS padded to whole vectors.
+// The state of one query head, in the scratch of its thread. ld: HS padded to whole vectors.
 template <class T>
 struct Query {
   float *query, *sums;  // ld floats each; the query is in units of ln 2
@@ -122,7 +125,7 @@ struct Query {
   }
   void attend(const Span<T>& span, float* scores) {
     for (std::int64_t j = 0; j < span.keys; j += kLanes) score(span.key + j, scores + j);
-    add_values(softmax.update(scores, span.keys), span, scores);
+    add(softmax.update(scores, span.keys), span, scores);
   }
   void end(T* out, bool has_keys) const {
     const vec inverse = set1(has_keys ? 1 / softmax.sum : 0);
@@ -166,7 +169,7 @@ struct Query {
     store(scores, sums_of_key[0]);
   }
   // sums = factor · sums + Σ_j p[j] · values[j]
-  void add_values(float factor, const Span<T>& span, const float* p) {
+  void add(float factor, const Span<T>& span, const float* p) {
     for_each_pair(HS, [&](std::int64_t d, auto whole) {
       vec even, odd, more_even = zero(), more_odd = zero();
       load_floats(sums, d, even, odd);
@@ -239,9 +242,9 @@ void run_head(const CachedAttention& a, std::int64_t s, std::int64_t h, float* s
     for (std::int64_t first = seen.first; first < seen.last; first += kSpan) {
       const std::int64_t last = std::min(first + kSpan, seen.last);
       const Span<T> span(head, first, last);
-      if (i == 0) {  // the other queries find them in the cache
-        span.prefetch_values(head);
-        span.prefetch_keys(head, last, std::min(last + kSpan, seen.last));
+      if (i == 0) {  // later queries usually find them in the processor's caches
+        head.prefetch(head.values, first, last);
+        head.prefetch(head.keys, last, std::min(last + kSpan, seen.last));
       }
       for_each_query_head([&](Query<T> q, std::int64_t) { q.attend(span, scratch); });
     }
