@@ -2,7 +2,7 @@
 // and values are read in place, a span of keys at a time for all query heads of the group.
 //
 // Memory-bound with one query: 2 · HS elements and 4 · HS · NH / KH FLOP per key. On a Granite Rapids, steps
-// of 64 sequences of GPT-2 124M run at 0.40 to 0.48 of the read bandwidth.
+// of 64 sequences of GPT-2 124M run at 0.39 to 0.48 of the read bandwidth.
 //
 // A row is read in pairs of vectors. Those of bf16 come with their even and odd elements apart, which saves a
 // shuffle for each vector; the query and the sums of values have the same order. A last pair that is not
