@@ -5,6 +5,7 @@
 #include <omp.h>
 
 #include "ops/attention/kernels.hpp"
+#include "ops/cpu/prefetch.hpp"
 
 namespace warpwright::ops::attention {
 namespace {
@@ -38,10 +39,7 @@ inline Rows<T> rows_of(const Tensor& tensor, std::int64_t head, std::int64_t fir
 // predict.
 template <class T>
 inline void prefetch(Rows<const T> rows, std::int64_t n, std::int64_t HS) {
-  constexpr std::int64_t kLine = 64 / sizeof(T);
-  for (std::int64_t row = 0; row < n; ++row) {
-    for (std::int64_t d = 0; d < HS; d += kLine) __builtin_prefetch(rows[row] + d, 0, 2);
-  }
+  for (std::int64_t row = 0; row < n; ++row) simd::prefetch_row(rows[row], HS);
 }
 
 struct Sequence {

@@ -16,6 +16,7 @@
 #include "ops/cached_attention/kernels.hpp"
 #include "ops/cpu/isa.hpp"
 #include "ops/cpu/online_softmax.hpp"
+#include "ops/cpu/prefetch.hpp"
 
 namespace warpwright::ops::cached {
 namespace {
@@ -75,13 +76,9 @@ struct Head {
       for (const T* at = row(cache, j); j < end; ++j, at += HS) f(at);
     }
   }
-  // Brings them to the second-level cache. A head's rows of a block are too few for the processor to see
-  // which follow. The instruction is volatile, since g++ drops calls of functions that only prefetch.
+  // A head's rows of a block are too few for the processor to see which follow.
   void prefetch(T* cache, std::int64_t first, std::int64_t last) const {
-    for_each_row(cache, first, last, [&](const T* at) {
-      constexpr std::int64_t kLine = 64 / sizeof(T);
-      for (std::int64_t d = 0; d < HS; d += kLine) asm volatile("prefetcht1 %0" : : "m"(at[d]));
-    });
+    for_each_row(cache, first, last, [&](const T* at) { prefetch_row(at, HS); });
   }
 };
 
