@@ -31,7 +31,7 @@ std::int64_t dimension(std::string_view problem, std::string_view name) {
   return 0;
 }
 
-class Reader {
+class RecordReader {
  public:
   std::vector<Record> records;
 
@@ -120,7 +120,7 @@ std::vector<Record> read_records(const std::filesystem::path& path) {
   const std::string where = path.string(),
                     remedy = "give what `warpwright bench ops --json` or scripts/gpu-check wrote";
   const json document = parse_json(read_file(path, kMaxBytes), where, kMaxDepth, remedy);
-  Reader reader;
+  RecordReader reader;
   try {
     if (!document.is_object()) throw Error("is not a JSON object", where, remedy);
     reader.read(document);

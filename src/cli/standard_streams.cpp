@@ -15,7 +15,7 @@ namespace warpwright::cli {
 namespace {
 
 constexpr const char *kOutput = "standard output",
-                     *kRemedy = "check the free space or the program that reads it";
+                     *kOutputRemedy = "check the free space or the program that reads it";
 
 // Reopens the stream, because other processes share the mode of the given one.
 void make_blocking(int fd) {
@@ -42,13 +42,13 @@ void claim_standard_streams() {
 
 void write_output(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
-    throw_system_error("write", kOutput, kRemedy);
+    throw_system_error("write", kOutput, kOutputRemedy);
   }
 }
 
 void require_whole_output() {
-  if (std::fflush(stdout) != 0) throw_system_error("write", kOutput, kRemedy);
-  if (std::ferror(stdout) != 0) throw Error("cannot be written to its end", kOutput, kRemedy);
+  if (std::fflush(stdout) != 0) throw_system_error("write", kOutput, kOutputRemedy);
+  if (std::ferror(stdout) != 0) throw Error("cannot be written to its end", kOutput, kOutputRemedy);
 }
 
 std::string plain_line(std::string_view text) {

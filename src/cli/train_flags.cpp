@@ -64,7 +64,7 @@ void add_schedule_flags(CLI::App& c, TrainFlags& f) {
   c.add_option("--warmup", s.warmup, "Steps of linear warm-up")->capture_default_str();
   c.add_option("--schedule", f.schedule, "cosine, linear, constant or wsd (warm-up, stable, decay)")
       ->capture_default_str()
-      ->check(one_of(names_of(kSchedules)));
+      ->check(one_of(names_of(kScheduleKinds)));
   c.add_option("--final-lr-fraction", s.final_fraction,
                "Learning rate of the last step, as a share of the peak")
       ->capture_default_str();

@@ -102,7 +102,7 @@ void visit_saved(TrainFlags& f, const Visit& visit) {
 }  // namespace
 
 void require_shards(const fs::path& data) {
-  if (!shard_paths(data, Split::train, read_manifest(data)).empty()) return;
+  if (!shard_paths(data, warpwright::Split::train, read_manifest(data)).empty()) return;
   throw Error(
       "holds no token shards", data.string(),
       "to train on the texts in it, build data from them with `warpwright data build --tokenizer "
@@ -145,7 +145,7 @@ TrainOptions TrainFlags::finished_options() {
                      "--channels", "give an even number, or use --dtype fp32");
   }
   o.step.master_weights = named(kMasterWeights, master_weights, "--master-weights").value;
-  o.schedule.kind = named(kSchedules, schedule, "--schedule");
+  o.schedule.kind = named(kScheduleKinds, schedule, "--schedule");
   o.planner_shards = shard == "auto";
   o.step.sharding = o.planner_shards ? Sharding::optimizer : sharding_named(shard);
   o.step.reduce = named(kReduces, reduce, "--reduce");

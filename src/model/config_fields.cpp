@@ -14,13 +14,13 @@
 namespace warpwright {
 namespace {
 
-constexpr const char* kRemedy = "use the config.json of the model's own folder";
+constexpr const char* kUseOwnConfig = "use the config.json of the model's own folder";
 
 struct Type {
   std::string_view name;
   Network network;
 };
-constexpr Type kTypes[] = {{"gpt2", Network::decoder},        {"llama", Network::decoder},
+constexpr Type kModelTypes[] = {{"gpt2", Network::decoder},        {"llama", Network::decoder},
                            {"mistral", Network::decoder},     {"qwen2", Network::decoder},
                            {"qwen3", Network::decoder},       {"gpt_neox", Network::decoder},
                            {"bert", Network::encoder},        {"roberta", Network::encoder},
@@ -28,7 +28,7 @@ constexpr Type kTypes[] = {{"gpt2", Network::decoder},        {"llama", Network:
 
 std::string types_of(std::optional<Network> network) {
   std::string names;
-  for (const Type& type : kTypes) {
+  for (const Type& type : kModelTypes) {
     if (network && type.network != *network) continue;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", type.name);
   }
@@ -76,20 +76,20 @@ std::filesystem::path config_in(const std::filesystem::path& folder) {
 }
 
 std::string require_network(const nlohmann::json& config, Network wanted, const std::string& where) {
-  if (!config.is_object()) throw Error("is not a JSON object", where, kRemedy);
+  if (!config.is_object()) throw Error("is not a JSON object", where, kUseOwnConfig);
   const auto found = config.find("model_type");
   const bool none = found == config.end() || found->is_null();
   if (none && wanted == Network::decoder && !config.contains("n_embd"))
-    throw Error("\"model_type\" is missing", where, kRemedy);
-  if (!none && !found->is_string()) throw Error("\"model_type\" is not a string", where, kRemedy);
+    throw Error("\"model_type\" is missing", where, kUseOwnConfig);
+  if (!none && !found->is_string()) throw Error("\"model_type\" is not a string", where, kUseOwnConfig);
   const std::string name = none ? "gpt2" : found->get<std::string>();
   const auto* type =
-      std::find_if(std::begin(kTypes), std::end(kTypes), [&](const Type& t) { return t.name == name; });
-  if (type == std::end(kTypes)) {
+      std::find_if(std::begin(kModelTypes), std::end(kModelTypes), [&](const Type& t) { return t.name == name; });
+  if (type == std::end(kModelTypes)) {
     throw Error("model_type " + shown(name), where, "this version runs " + types_of(std::nullopt));
   }
   if (type->network == wanted) return name;
-  if (none) throw Error("\"model_type\" is missing", where, kRemedy);
+  if (none) throw Error("\"model_type\" is missing", where, kUseOwnConfig);
   const bool needs_encoder = wanted == Network::encoder;
   throw Error(fmt::format("model_type {} is {}", name, needs_encoder ? "a decoder" : "an encoder"), where,
               fmt::format("use {}: {}", needs_encoder ? "an encoder" : "a decoder", types_of(wanted)));
@@ -121,23 +121,23 @@ std::optional<std::int64_t> optional_config_integer(const nlohmann::json& config
   const auto found = config.find(key);
   if (found == config.end() || found->is_null()) return std::nullopt;
   if (!found->is_number_integer())
-    throw Error(fmt::format("\"{}\" is not a whole number", key), where, kRemedy);
+    throw Error(fmt::format("\"{}\" is not a whole number", key), where, kUseOwnConfig);
   if (found->is_number_unsigned() && found->get<std::uint64_t>() > std::uint64_t{INT64_MAX}) {
-    throw Error(fmt::format("\"{}\" is {}", key, found->get<std::uint64_t>()), where, kRemedy);
+    throw Error(fmt::format("\"{}\" is {}", key, found->get<std::uint64_t>()), where, kUseOwnConfig);
   }
   return found->get<std::int64_t>();
 }
 
 std::int64_t config_integer(const nlohmann::json& config, const char* key, const std::string& where) {
   const auto value = optional_config_integer(config, key, where);
-  if (!value) throw Error(fmt::format("\"{}\" is missing", key), where, kRemedy);
+  if (!value) throw Error(fmt::format("\"{}\" is missing", key), where, kUseOwnConfig);
   return *value;
 }
 
 bool config_flag(const nlohmann::json& config, const char* key, bool otherwise, const std::string& where) {
   const auto found = config.find(key);
   if (found == config.end() || found->is_null()) return otherwise;
-  if (!found->is_boolean()) throw Error(fmt::format("\"{}\" is neither true nor false", key), where, kRemedy);
+  if (!found->is_boolean()) throw Error(fmt::format("\"{}\" is neither true nor false", key), where, kUseOwnConfig);
   return found->get<bool>();
 }
 
@@ -145,7 +145,7 @@ std::string config_string(const nlohmann::json& config, const char* key, const s
                           const std::string& where) {
   const auto found = config.find(key);
   if (found == config.end() || found->is_null()) return otherwise;
-  if (!found->is_string()) throw Error(fmt::format("\"{}\" is not a string", key), where, kRemedy);
+  if (!found->is_string()) throw Error(fmt::format("\"{}\" is not a string", key), where, kUseOwnConfig);
   return found->get<std::string>();
 }
 
@@ -162,7 +162,7 @@ double config_number(const nlohmann::json& config, std::string_view key, double 
                      const std::string& where) {
   const auto found = config.find(key);
   if (found == config.end() || found->is_null()) return otherwise;
-  if (!found->is_number()) throw Error(fmt::format("\"{}\" is not a number", key), where, kRemedy);
+  if (!found->is_number()) throw Error(fmt::format("\"{}\" is not a number", key), where, kUseOwnConfig);
   return found->get<double>();
 }
 

@@ -15,7 +15,7 @@ using Header = std::array<std::int32_t, 256>;
 
 constexpr std::int32_t kMagic = 20240326;
 constexpr std::int32_t kVersionFp32 = 3, kVersionBf16 = 5;
-constexpr const char* kRemedy = "copy or export the model again";
+constexpr const char* kExportAgain = "copy or export the model again";
 
 // Within these limits no size below overflows: the largest matrix stack is 4·L·C² elements.
 constexpr std::int64_t kMaxLayers = 1 << 16;
@@ -24,7 +24,7 @@ constexpr std::int64_t kMaxRows = 0x7fffffff;
 
 void check_range(std::string_view name, std::int64_t value, std::int64_t most, const std::string& where) {
   if (value < 1 || value > most) {
-    throw Error(fmt::format("declares {} {}, which lies outside 1 to {}", name, value, most), where, kRemedy);
+    throw Error(fmt::format("declares {} {}, which lies outside 1 to {}", name, value, most), where, kExportAgain);
   }
 }
 
@@ -41,7 +41,7 @@ void check_config(const LlmcConfig& config, const std::string& where) {
   if (config.padded_vocab_size < config.vocab_size || config.channels % config.num_heads != 0) {
     throw Error(fmt::format("declares a vocabulary of {} padded to {}, and {} channels in {} heads",
                             config.vocab_size, config.padded_vocab_size, config.channels, config.num_heads),
-                where, kRemedy);
+                where, kExportAgain);
   }
 }
 
@@ -126,7 +126,7 @@ LlmcFile::LlmcFile(const std::filesystem::path& path) : file_(path) {
   if (file_.size() < sizeof header) {
     throw Error(
         fmt::format("holds {} bytes, but the header of an llm.c model needs {}", file_.size(), sizeof header),
-        where, kRemedy);
+        where, kExportAgain);
   }
   std::memcpy(header.data(), file_.bytes(0, sizeof header).data(), sizeof header);
   config_ = parse_header(header, where);
@@ -135,7 +135,7 @@ LlmcFile::LlmcFile(const std::filesystem::path& path) : file_(path) {
   for (const TensorInfo& tensor : tensors_) expected += bytes_of(tensor);
   if (file_.size() != expected) {
     throw Error(fmt::format("holds {} bytes, but a model of its sizes needs {}", file_.size(), expected),
-                where, kRemedy);
+                where, kExportAgain);
   }
 }
 

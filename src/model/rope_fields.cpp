@@ -12,8 +12,6 @@
 namespace warpwright {
 namespace {
 
-using json = nlohmann::json;
-
 // The fields of each rope_type.
 struct ScalingFields {
   std::string_view name;
@@ -36,7 +34,7 @@ const std::vector<ScalingFields>& scalings() {
   return kScalings;
 }
 
-const ScalingFields& scaling_of(const json& rope, const std::string& where) {
+const ScalingFields& scaling_of(const nlohmann::json& rope, const std::string& where) {
   const char* key = rope.contains("rope_type") ? "rope_type" : "type";
   const std::string name = config_string(rope, key, "default", where);
   const auto found = std::ranges::find(scalings(), name, &ScalingFields::name);
@@ -44,7 +42,7 @@ const ScalingFields& scaling_of(const json& rope, const std::string& where) {
   refuse_value(key, rope.at(key), "only default, linear, llama3 and yarn are supported", where);
 }
 
-void check_fields(const json& rope, const ScalingFields& fields, const std::string& where) {
+void check_fields(const nlohmann::json& rope, const ScalingFields& fields, const std::string& where) {
   constexpr std::string_view kAlways[] = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
   const auto is_in = [](const auto& names, const std::string& key) {
     return std::ranges::find(names, key) != std::end(names);
@@ -64,7 +62,7 @@ void check_fields(const json& rope, const ScalingFields& fields, const std::stri
 }
 
 // rope: rope_parameters, or rope_scaling of earlier versions.
-void read_scaling(const json& rope, ops::RopeAngles& angles, const std::string& where) {
+void read_scaling(const nlohmann::json& rope, ops::RopeAngles& angles, const std::string& where) {
   if (!rope.is_object())
     throw Error("rope's parameters are not an object", where, "use the model's own config.json");
   const ScalingFields& fields = scaling_of(rope, where);
@@ -90,10 +88,10 @@ void read_scaling(const json& rope, ops::RopeAngles& angles, const std::string& 
 
 }  // namespace
 
-ops::RopeAngles rope_of(const json& config, std::int64_t head_size, const RopeDefaults& defaults,
+ops::RopeAngles rope_of(const nlohmann::json& config, std::int64_t head_size, const RopeDefaults& defaults,
                         const std::string& where) {
   ops::RopeAngles angles{.theta = defaults.theta};
-  const json* found = nullptr;
+  const nlohmann::json* found = nullptr;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const auto of_key = config.find(key);
     if (of_key == config.end() || of_key->is_null()) continue;
@@ -121,7 +119,7 @@ void check_rope(const ops::RopeAngles& angles, const std::string& where) {
   }
 }
 
-json rope_scaling_json(const ops::RopeAngles& angles) {
+nlohmann::json rope_scaling_json(const ops::RopeAngles& angles) {
   switch (angles.scaling) {
     case ops::RopeScaling::linear:
       return {{"rope_type", "linear"}, {"factor", angles.factor}};
@@ -132,12 +130,12 @@ json rope_scaling_json(const ops::RopeAngles& angles) {
               {"high_freq_factor", angles.high_freq_factor},
               {"original_max_position_embeddings", angles.original_positions}};
     case ops::RopeScaling::yarn: {
-      json scaling = {{"rope_type", "yarn"},
-                      {"factor", angles.factor},
-                      {"original_max_position_embeddings", angles.original_positions},
-                      {"beta_fast", angles.beta_fast},
-                      {"beta_slow", angles.beta_slow},
-                      {"truncate", angles.truncate}};
+      nlohmann::json scaling = {{"rope_type", "yarn"},
+                                {"factor", angles.factor},
+                                {"original_max_position_embeddings", angles.original_positions},
+                                {"beta_fast", angles.beta_fast},
+                                {"beta_slow", angles.beta_slow},
+                                {"truncate", angles.truncate}};
       if (angles.attention_factor) scaling["attention_factor"] = *angles.attention_factor;
       if (angles.mscale != 0) scaling["mscale"] = angles.mscale;
       if (angles.mscale_all_dim != 0) scaling["mscale_all_dim"] = angles.mscale_all_dim;

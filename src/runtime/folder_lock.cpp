@@ -17,15 +17,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kOwner = "warpwright process ";
+constexpr std::string_view kOwnerPrefix = "warpwright process ";
 
 // The PID in a lock file that this program wrote, or nothing.
 std::optional<std::string> owner_in(int fd) {
   char bytes[64];
   const ssize_t got = ::pread(fd, bytes, sizeof bytes, 0);
   const std::string_view text(bytes, got > 0 ? static_cast<std::size_t>(got) : 0);
-  if (!text.starts_with(kOwner) || !text.ends_with('\n')) return std::nullopt;
-  const std::string_view pid = text.substr(kOwner.size(), text.size() - kOwner.size() - 1);
+  if (!text.starts_with(kOwnerPrefix) || !text.ends_with('\n')) return std::nullopt;
+  const std::string_view pid = text.substr(kOwnerPrefix.size(), text.size() - kOwnerPrefix.size() - 1);
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   if (pid.empty() || !std::all_of(pid.begin(), pid.end(), is_digit)) return std::nullopt;
   return std::string(pid);
@@ -33,7 +33,7 @@ std::optional<std::string> owner_in(int fd) {
 
 // Without room for the PID, a second process's message just cannot name the owner.
 void write_owner(int fd) {
-  const std::string text = fmt::format("{}{}\n", kOwner, ::getpid());
+  const std::string text = fmt::format("{}{}\n", kOwnerPrefix, ::getpid());
   const auto put = uninterrupted([&] { return ::pwrite(fd, text.data(), text.size(), 0); });
   if (put == static_cast<ssize_t>(text.size())) {
     static_cast<void>(!::ftruncate(fd, static_cast<off_t>(text.size())));

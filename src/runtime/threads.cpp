@@ -62,7 +62,7 @@ std::size_t openmp_stack_bytes() {
 }
 
 // Threads that wait until all of them have been started.
-class Trial {
+class WaitingThreads {
  public:
   // Starts up to `count` threads and returns how many started; `error` is that of the first that failed.
   int start(int count, int& error) {
@@ -75,16 +75,16 @@ class Trial {
     const std::scoped_lock held(gate_);
     while (started() < count) {
       pthread_t thread{};
-      error = pthread_create(&thread, &attributes, &Trial::wait, this);
+      error = pthread_create(&thread, &attributes, &WaitingThreads::wait, this);
       if (error != 0) break;
       threads_.push_back(thread);
     }
     pthread_attr_destroy(&attributes);
     return started();
   }
-  Trial() = default;
-  Trial(const Trial&) = delete;
-  ~Trial() {
+  WaitingThreads() = default;
+  WaitingThreads(const WaitingThreads&) = delete;
+  ~WaitingThreads() {
     for (const pthread_t thread : threads_) pthread_join(thread, nullptr);
     for (const pid_t id : ids_) wait_until_gone(id);
   }
@@ -92,9 +92,9 @@ class Trial {
  private:
   int started() const { return static_cast<int>(threads_.size()); }
   static void* wait(void* self) {
-    auto* trial = static_cast<Trial*>(self);
-    const std::scoped_lock held(trial->gate_);
-    trial->ids_.push_back(static_cast<pid_t>(syscall(SYS_gettid)));
+    auto* all = static_cast<WaitingThreads*>(self);
+    const std::scoped_lock held(all->gate_);
+    all->ids_.push_back(static_cast<pid_t>(syscall(SYS_gettid)));
     return nullptr;
   }
   // A joined thread counts towards the limits until the kernel has taken it away, some microseconds later.
@@ -145,8 +145,8 @@ void claim_threads(int threads) {
   if (threads <= claimed || omp_in_parallel()) return;
   int error = 0, started = 0;
   {
-    Trial trial;
-    started = 1 + trial.start(threads - 1, error);
+    WaitingThreads threads_tried;
+    started = 1 + threads_tried.start(threads - 1, error);
   }
   if (started < threads) {
     throw Error(fmt::format("the system grants {} of {} threads: {}", started, threads, std::strerror(error)),

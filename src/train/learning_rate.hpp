@@ -23,7 +23,7 @@ struct LearningRateSchedule {
   void validate() const;  // throws UsageError
 };
 
-inline constexpr LearningRateSchedule::Kind kSchedules[] = {
+inline constexpr LearningRateSchedule::Kind kScheduleKinds[] = {
     LearningRateSchedule::Kind::cosine, LearningRateSchedule::Kind::linear,
     LearningRateSchedule::Kind::constant, LearningRateSchedule::Kind::wsd};
 std::string_view name_of(LearningRateSchedule::Kind kind);
