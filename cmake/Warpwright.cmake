@@ -69,9 +69,8 @@ endif()
 add_library(warpwright_seldom_run INTERFACE)
 target_compile_options(warpwright_seldom_run INTERFACE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
 
-# Release builds compile eight sources of a target at a time (a unity build), if it has much code that is seldom run: commands,
-# training's and decoding's host code, tests and benches. That takes half of their compile time. The other presets compile
-# each source by itself. GCC warns about types with local names in the included sources; the warning is meant for headers.
+# Release builds compile eight sources at a time (a unity build) of tests, benches and most host code, which halves their
+# compile time. The kernels and the other presets have each source compiled by itself. GCC warns about types with local names in the included sources; the warning is meant for headers.
 set(WARPWRIGHT_UNITY OFF)
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
   set(WARPWRIGHT_UNITY ON)

@@ -21,10 +21,10 @@ struct Type {
   Network network;
 };
 constexpr Type kModelTypes[] = {{"gpt2", Network::decoder},        {"llama", Network::decoder},
-                           {"mistral", Network::decoder},     {"qwen2", Network::decoder},
-                           {"qwen3", Network::decoder},       {"gpt_neox", Network::decoder},
-                           {"bert", Network::encoder},        {"roberta", Network::encoder},
-                           {"xlm-roberta", Network::encoder}, {"camembert", Network::encoder}};
+                                {"mistral", Network::decoder},     {"qwen2", Network::decoder},
+                                {"qwen3", Network::decoder},       {"gpt_neox", Network::decoder},
+                                {"bert", Network::encoder},        {"roberta", Network::encoder},
+                                {"xlm-roberta", Network::encoder}, {"camembert", Network::encoder}};
 
 std::string types_of(std::optional<Network> network) {
   std::string names;
@@ -83,8 +83,8 @@ std::string require_network(const nlohmann::json& config, Network wanted, const 
     throw Error("\"model_type\" is missing", where, kUseOwnConfig);
   if (!none && !found->is_string()) throw Error("\"model_type\" is not a string", where, kUseOwnConfig);
   const std::string name = none ? "gpt2" : found->get<std::string>();
-  const auto* type =
-      std::find_if(std::begin(kModelTypes), std::end(kModelTypes), [&](const Type& t) { return t.name == name; });
+  const auto* type = std::find_if(std::begin(kModelTypes), std::end(kModelTypes),
+                                  [&](const Type& t) { return t.name == name; });
   if (type == std::end(kModelTypes)) {
     throw Error("model_type " + shown(name), where, "this version runs " + types_of(std::nullopt));
   }
@@ -137,7 +137,8 @@ std::int64_t config_integer(const nlohmann::json& config, const char* key, const
 bool config_flag(const nlohmann::json& config, const char* key, bool otherwise, const std::string& where) {
   const auto found = config.find(key);
   if (found == config.end() || found->is_null()) return otherwise;
-  if (!found->is_boolean()) throw Error(fmt::format("\"{}\" is neither true nor false", key), where, kUseOwnConfig);
+  if (!found->is_boolean())
+    throw Error(fmt::format("\"{}\" is neither true nor false", key), where, kUseOwnConfig);
   return found->get<bool>();
 }
 

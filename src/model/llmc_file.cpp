@@ -24,7 +24,8 @@ constexpr std::int64_t kMaxRows = 0x7fffffff;
 
 void check_range(std::string_view name, std::int64_t value, std::int64_t most, const std::string& where) {
   if (value < 1 || value > most) {
-    throw Error(fmt::format("declares {} {}, which lies outside 1 to {}", name, value, most), where, kExportAgain);
+    throw Error(fmt::format("declares {} {}, which lies outside 1 to {}", name, value, most), where,
+                kExportAgain);
   }
 }
 
