@@ -69,8 +69,9 @@ endif()
 add_library(warpwright_seldom_run INTERFACE)
 target_compile_options(warpwright_seldom_run INTERFACE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
 
-# Release builds compile eight sources at a time (a unity build) of tests, benches and most host code, which halves their
-# compile time. The kernels and the other presets have each source compiled by itself. GCC warns about types with local names in the included sources; the warning is meant for headers.
+# Builds of type Release compile up to eight sources at a time (a unity build) in tests, benches and most host code. Kernels,
+# and builds of other types, compile each source by itself. GCC warns about types with local names in the included sources; the
+# warning is meant for headers.
 set(WARPWRIGHT_UNITY OFF)
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
   set(WARPWRIGHT_UNITY ON)

@@ -102,7 +102,7 @@ void visit_saved(TrainFlags& f, const Visit& visit) {
 }  // namespace
 
 void require_shards(const fs::path& data) {
-  // In a unity build, roofline's Split is visible here, too.
+  // roofline*.cpp, in the same unity build, use namespace roofline, which has another Split.
   if (!shard_paths(data, warpwright::Split::train, read_manifest(data)).empty()) return;
   throw Error(
       "holds no token shards", data.string(),
