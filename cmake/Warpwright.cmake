@@ -77,13 +77,16 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
   set(WARPWRIGHT_UNITY ON)
 endif()
 function(warpwright_unity target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${WARPWRIGHT_UNITY})
-  target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+  if(WARPWRIGHT_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+  endif()
 endfunction()
 
 # g++ reads fmt and the usual containers precompiled: they take half of a small source's compile time. The libraries share the
-# precompiled header of warpwright_runtime, because their flags agree; the commands have one with CLI11. With ccache there is none, because ccache would not
-# keep what is compiled with it. scripts/check-syntax has none either, so it finds missing includes.
+# precompiled header of warpwright_runtime, because their flags agree but for warnings; the commands have one with CLI11. With
+# ccache there is none, because ccache would not keep what is compiled with it. scripts/check-syntax has none either, so it finds
+# missing includes.
 function(warpwright_precompiled target)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
     return()

@@ -19,7 +19,7 @@ constexpr const char* kFormat = "warpwright-data";
 constexpr std::int64_t kVersion = 1;
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;
 constexpr int kMaxDepth = 16;
-constexpr const char* kBuildAgain = "build the data again";
+constexpr const char* kRemedy = "build the data again";
 
 // Typed access to the fields of one JSON object of the manifest. Its errors name the file and the field.
 class Fields {
@@ -49,7 +49,7 @@ class Fields {
     return value.get<std::int64_t>();
   }
 
-  [[noreturn]] void fail(const std::string& what) const { throw Error(what, where_, kBuildAgain); }
+  [[noreturn]] void fail(const std::string& what) const { throw Error(what, where_, kRemedy); }
 
  private:
   const nlohmann::json& object_;
@@ -108,7 +108,7 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "data.json";
   if (!path_exists(path)) return std::nullopt;
   const nlohmann::json json =
-      parse_json(read_file(path, kMaxManifestBytes), path.string(), kMaxDepth, kBuildAgain);
+      parse_json(read_file(path, kMaxManifestBytes), path.string(), kMaxDepth, kRemedy);
   const Fields fields(json, path.string());
   if (fields.text("format") != kFormat) fields.fail(fmt::format("\"format\" is not \"{}\"", kFormat));
   fields.integer("version", kVersion, kVersion);

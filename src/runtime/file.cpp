@@ -22,7 +22,7 @@ namespace warpwright {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::size_t kReadBytes = std::size_t{1} << 20;
+constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 
 fs::file_status status_of(const fs::path& path) {
   std::error_code error;
@@ -103,7 +103,7 @@ std::size_t FileReader::read(std::span<char> into) {
 std::string read_file(const fs::path& path, std::uint64_t max_bytes) {
   FileReader file(path, FileReader::Kind::regular);
   std::string content;
-  std::vector<char> chunk(std::clamp<std::uint64_t>(file.size() + 1, 4096, kReadBytes));
+  std::vector<char> chunk(std::clamp<std::uint64_t>(file.size() + 1, 4096, kChunkBytes));
   while (const std::size_t got = file.read(chunk)) {
     content.append(chunk.data(), got);
     if (content.size() > max_bytes) {
@@ -117,7 +117,7 @@ std::string read_file(const fs::path& path, std::uint64_t max_bytes) {
 // Reads through a buffer: the pages of a mapping would count as memory of this process.
 std::string checksum_of(const fs::path& path) {
   FileReader file(path, FileReader::Kind::regular);
-  std::vector<char> buffer(kReadBytes);
+  std::vector<char> buffer(kChunkBytes);
   XXH3_state_t state;
   XXH3_128bits_reset(&state);
   while (const std::size_t got = file.read(buffer)) XXH3_128bits_update(&state, buffer.data(), got);

@@ -24,7 +24,7 @@ constexpr const char* kAnotherPath = "name another path";
 constexpr const char* kAccessList = "system.posix_acl_access";
 
 // The status of a path, the last link not followed; nothing if nothing is there.
-std::optional<struct stat> link_status(const fs::path& path) {
+std::optional<struct stat> status_without_following(const fs::path& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) == 0) return status;
   if (errno == ENOENT) return std::nullopt;
@@ -88,14 +88,14 @@ bool copy_access_list(const fs::path& from, int fd) {
 }  // namespace
 
 bool is_occupied(const fs::path& path) {
-  return link_status(path).has_value();
+  return status_without_following(path).has_value();
 }
 
 fs::path follow_links(const fs::path& path) {
   constexpr int kMostLinks = 40;  // as many as Linux follows
   fs::path at = without_trailing_slash(path);
   for (int i = 0; i < kMostLinks; ++i) {
-    const auto status = link_status(at);
+    const auto status = status_without_following(at);
     if (!status || !S_ISLNK(status->st_mode) || is_in_proc(at)) return at;
     std::error_code error;
     const fs::path target = fs::read_symlink(at, error);
@@ -112,7 +112,7 @@ FileTarget file_target(const fs::path& path) {
     target.stream = duplicate_of(fd, path);
     return target;
   }
-  const auto status = link_status(target.path);
+  const auto status = status_without_following(target.path);
   if (!path.has_filename() || (status && S_ISDIR(status->st_mode))) {
     throw Error("is a folder, not a file", path.string(), "name a file");
   }
@@ -132,7 +132,7 @@ FileTarget file_target(const fs::path& path) {
 
 bool is_replaced(const fs::path& path) {
   const fs::path target = follow_links(path);
-  const auto status = link_status(target);
+  const auto status = status_without_following(target);
   return own_descriptor(target) < 0 && (!status || S_ISREG(status->st_mode) || S_ISDIR(status->st_mode));
 }
 
@@ -142,7 +142,7 @@ fs::path folder_target(const fs::path& path) {
   if (name.empty() || name == "." || name == "..") {
     throw Error("is not the name of a folder that can be replaced", path.string(), kAnotherPath);
   }
-  const auto status = link_status(target);
+  const auto status = status_without_following(target);
   if (status && !S_ISDIR(status->st_mode)) {
     throw Error("is not a folder and will not be replaced by one", path.string(), kAnotherPath);
   }
@@ -151,7 +151,7 @@ fs::path folder_target(const fs::path& path) {
 }
 
 void copy_permissions(const fs::path& from, int fd) {
-  const auto old = link_status(from);
+  const auto old = status_without_following(from);
   if (!old) return;
   mode_t mode = old->st_mode & 07777;
   const struct stat now = stat_of(fd, from);

@@ -92,9 +92,9 @@ class WaitingThreads {
  private:
   int started() const { return static_cast<int>(threads_.size()); }
   static void* wait(void* self) {
-    auto* all = static_cast<WaitingThreads*>(self);
-    const std::scoped_lock held(all->gate_);
-    all->ids_.push_back(static_cast<pid_t>(syscall(SYS_gettid)));
+    auto* threads = static_cast<WaitingThreads*>(self);
+    const std::scoped_lock held(threads->gate_);
+    threads->ids_.push_back(static_cast<pid_t>(syscall(SYS_gettid)));
     return nullptr;
   }
   // A joined thread counts towards the limits until the kernel has taken it away, some microseconds later.
@@ -145,8 +145,8 @@ void claim_threads(int threads) {
   if (threads <= claimed || omp_in_parallel()) return;
   int error = 0, started = 0;
   {
-    WaitingThreads threads_tried;
-    started = 1 + threads_tried.start(threads - 1, error);
+    WaitingThreads waiting;
+    started = 1 + waiting.start(threads - 1, error);
   }
   if (started < threads) {
     throw Error(fmt::format("the system grants {} of {} threads: {}", started, threads, std::strerror(error)),

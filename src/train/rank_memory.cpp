@@ -56,7 +56,7 @@ class Parts {
   Shards shards_;
 };
 
-std::vector<Tensor> parameters_without_memory(const StepOptions& options) {
+std::vector<Tensor> recorded_parameters(const StepOptions& options) {
   Recorder recorder;
   return options.model->allocate_parameters(options.dtype, Category::parameters, "", recorder).tensors();
 }
@@ -111,7 +111,7 @@ int rank_with_most(const StepOptions& options, int ranks) {
 }
 
 double largest_shard(const StepOptions& options, int ranks) {
-  const std::vector<Tensor> parameters = parameters_without_memory(options);
+  const std::vector<Tensor> parameters = recorded_parameters(options);
   const Units units(*options.model);
   const Shards shards = shards_by_unit(units, parameters, muon_matrices(options), ranks);
   return largest_part(units.part(0, shards), [&](const ShardPiece& piece) {
@@ -122,7 +122,7 @@ double largest_shard(const StepOptions& options, int ranks) {
 double largest_update(const StepOptions& options, int ranks) {
   const LayerMatrices matrices = muon_matrices(options);
   if (matrices.empty()) return 1;
-  const std::vector<Tensor> parameters = parameters_without_memory(options);
+  const std::vector<Tensor> parameters = recorded_parameters(options);
   const Shards shards = shards_by_unit(Units(*options.model), parameters, matrices, ranks);
   return largest_part(shards, [&](const ShardPiece& piece) {
     const auto found = matrices.find(piece.tensor);
