@@ -12,9 +12,9 @@
 // cu_seqlens_k[s+1]). Either range may be empty.
 //
 // Masks. Causal: of Lq queries and Lk keys, query i sees key j if j ≤ i + Lk − Lq. A few new queries are thus
-// aligned with the end of a longer cache. The forward also takes a bias, which is added to the scaled scores,
-// and a 0/1 mask for each sequence, whose zeros hide keys. If a query sees no key, its out is 0 and its lse
-// is −inf.
+// aligned with the end of a longer cache. With a window W > 0, it sees only the W last of these keys, j > i +
+// Lk − Lq − W. The forward also takes a bias, which is added to the scaled scores, and a 0/1 mask for each
+// sequence, whose zeros hide keys. If a query sees no key, its out is 0 and its lse is −inf.
 //
 // Layout. The head axis and the rows of q, k, v, out and their gradients may be strided (strides[2] is 1), so
 // that the three parts of a qkv product are read and written in place. No output may overlap an input or
@@ -50,6 +50,7 @@ struct AttentionForwardProblem {
   std::int64_t sequences = 0, Nq = 0, Nk = 0, NH = 0, KH = 0, HS = 0;
   DType dtype = DType::f32;
   Mask mask = Mask::causal;
+  std::int64_t window = 0;
   bool lse = false;
   bool bias = false, visible = false, batch_invariant = false;
   bool bias_each = false;                           // each sequence has a bias of its own
@@ -70,6 +71,7 @@ struct AttentionBackwardProblem {
   std::int64_t sequences = 0, Nq = 0, Nk = 0, NH = 0, KH = 0, HS = 0;
   DType dtype = DType::f32;
   Mask mask = Mask::causal;
+  std::int64_t window = 0;
   std::int64_t max_seqlen = 0;
   bool positive_scale = true;
   AttentionLayout layout = {};
@@ -91,6 +93,7 @@ struct AttentionForward {
   Tensor lse;           // (NH, Nq) fp32, optional
   float scale = 1;
   Mask mask = Mask::causal;
+  std::int64_t window = 0;  // 0: none; otherwise the mask is causal
   // Optional, for query i and key j of a sequence; Lq, Lk ≥ every length. The last stride is 1.
   Tensor bias = {};     // (NH, Lq, Lk) for all sequences, or (S, NH, Lq, Lk)
   Tensor visible = {};  // (S, Lq, Lk) uint8: query i of sequence s sees key j if it is not 0
@@ -124,6 +127,7 @@ struct AttentionBackward {
   Tensor dk, dv;                      // (Nk, KH, HS), =
   float scale = 1;
   Mask mask = Mask::causal;
+  std::int64_t window = 0;      // as in the forward
   std::int64_t max_seqlen = 0;  // as in the forward
 
   template <class F>

@@ -43,7 +43,7 @@ void run_reference(const AttentionForward& args) {
 AttentionBackward backward_with_lse(const attention::Case& c, DType dtype, Fixture& fixture) {
   const AttentionBackward b = attention::make_backward(c, dtype, fixture);
   const Tensor out = fixture.output(dtype, b.q.shape);
-  run_reference({b.q, b.k, b.v, b.cu_seqlens_q, b.cu_seqlens_k, out, b.lse, b.scale, b.mask});
+  run_reference({b.q, b.k, b.v, b.cu_seqlens_q, b.cu_seqlens_k, out, b.lse, b.scale, b.mask, b.window});
   return b;
 }
 
@@ -163,7 +163,7 @@ TEST_P(Backward, RefusesOrRunsWhatIsStoredOtherwise) {
       Fixture fixture(seed_of(c));
       const AttentionBackward b = odd(attention::make_backward(c, dtype, fixture), what, fixture);
       const Tensor out = fixture.output(dtype, b.q.shape);
-      run_reference({b.q, b.k, b.v, b.cu_seqlens_q, b.cu_seqlens_k, out, b.lse, b.scale, b.mask});
+      run_reference({b.q, b.k, b.v, b.cu_seqlens_q, b.cu_seqlens_k, out, b.lse, b.scale, b.mask, b.window});
       expect_refused_or_right(attention_backward_op(), GetParam(), b, fixture, c);
     }
   }
@@ -458,7 +458,8 @@ TEST(Attention, CudaLadderIsRightInEveryConfiguration) {
           [&](Fixture& f) {
             const AttentionBackward b = attention::make_backward(c, DType::f32, f);
             if (f.with_data()) {
-              run_reference({b.q, b.k, b.v, b.cu_seqlens_q, b.cu_seqlens_k, b.out, b.lse, b.scale, b.mask});
+              run_reference(
+                  {b.q, b.k, b.v, b.cu_seqlens_q, b.cu_seqlens_k, b.out, b.lse, b.scale, b.mask, b.window});
             }
             return b;
           },
@@ -572,7 +573,8 @@ TEST(AttentionReference, BackwardIsTheDerivativeOfForward) {
     Fixture fixture(seed_of(c));
     AttentionBackward b = attention::make_backward(c, DType::f64, fixture);
     b.out = fixture.output(DType::f64, b.q.shape);
-    const AttentionForward f{b.q, b.k, b.v, b.cu_seqlens_q, b.cu_seqlens_k, b.out, b.lse, b.scale, b.mask};
+    const AttentionForward f{b.q,   b.k,   b.v,     b.cu_seqlens_q, b.cu_seqlens_k,
+                             b.out, b.lse, b.scale, b.mask,         b.window};
     const std::vector<double> dout = elements_of(b.dout);
     const auto loss = [&] {
       run_reference(f);
@@ -644,6 +646,9 @@ TEST(Attention, RefusesArgumentsThatDoNotFit) {
     change(wrong);
     EXPECT_THROW(attention_forward(context, wrong), Error);
   };
+  expect_refused([&](auto& a) { a.window = -1; });
+  expect_refused([&](auto& a) { a.window = std::int64_t{1} << 31; });
+  expect_refused([&](auto& a) { a.mask = Mask::none, a.window = 3; });
   expect_refused([&](auto& a) { a.k = fixture.random(DType::f32, {5, 2, 7}); });
   expect_refused([&](auto& a) { a.v = fixture.random(DType::f32, {4, 2, 8}); });
   expect_refused([&](auto& a) { a.v = fixture.random(DType::f32, {5, 1, 8}); });

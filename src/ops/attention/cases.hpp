@@ -24,6 +24,7 @@ struct Case {
   std::int64_t max_seqlen = 0;
   bool pairs_aligned = false;  // rows of bias and visible begin at multiples of 16 bytes
   std::int64_t KH = 0;         // 0: NH
+  std::int64_t window = 0;
 
   std::int64_t key_heads() const { return KH > 0 ? KH : NH; }
 };
@@ -36,6 +37,41 @@ inline Case self_attention(std::vector<std::int32_t> lengths, std::int64_t NH, s
 inline Case grouped(Case c, std::int64_t KH) {
   c.KH = KH;
   return c;
+}
+
+inline Case windowed(Case c, std::int64_t window) {
+  c.window = window;
+  return c;
+}
+
+// Windows below, at and above the tiles of kernels, as long as a sequence and longer; empty and odd
+// sequences, a few new queries, more queries than keys; fewer key heads; a bias and a mask.
+inline std::vector<Case> windowed_cases() {
+  std::vector<Case> cases;
+  for (const std::int64_t window : {1, 2, 31, 63, 64, 65, 100, 128, 191, 299, 300, 1000}) {
+    cases.push_back(windowed(self_attention({300, 1, 129, 0, 64}, 2, 64), window));
+  }
+  for (const std::int64_t HS : {24, 32, 80, 96, 128, 256, 300}) {
+    for (const std::int64_t window : {1, 50, 130}) {
+      cases.push_back(windowed(self_attention({70, 0, 257}, 2, HS), window));
+    }
+  }
+  for (const std::int64_t window : {3, 64, 90}) {
+    cases.push_back(windowed({{1, 4, 3}, {70, 300, 0}, 3, 64}, window));
+    cases.push_back(windowed({{200, 70, 9}, {150, 400, 9}, 2, 64}, window));
+    cases.push_back(windowed(grouped(self_attention({449, 5, 260}, 4, 64), 2), window));
+    cases.push_back(windowed(grouped({{210, 40}, {390, 333}, 3, 128}, 1), window));
+    cases.push_back(windowed(grouped(self_attention({140, 7}, 5, 33), 1), window));
+    cases.push_back(
+        windowed(grouped({{3, 70}, {67, 129}, 4, 64, Mask::causal, 1, Bias::each, true}, 2), window));
+    cases.push_back(windowed({{3, 70}, {67, 129}, 4, 64, Mask::causal, 1, Bias::shared, true}, window));
+    cases.back().pairs_aligned = true;
+  }
+  cases.push_back(windowed(self_attention({1500}, 1, 64), 512));
+  cases.push_back(windowed(self_attention({1100}, 2, 128), 129));
+  cases.push_back(windowed(self_attention({130, 130}, 2, 64), 40));
+  cases.back().max_seqlen = 130, cases.back().padding = 0;
+  return cases;
 }
 
 // Fewer key heads than query heads: odd and empty sequences, more and fewer queries than keys, a few new
@@ -149,6 +185,7 @@ inline std::vector<Case> test_cases() {
     }
   }
   for (Case& c : grouped_cases()) cases.push_back(std::move(c));
+  for (Case& c : windowed_cases()) cases.push_back(std::move(c));
   return cases;
 }
 
@@ -285,6 +322,7 @@ inline AttentionForward make_forward(const Case& c, DType dtype, bool lse, testi
   if (lse) a.lse = f.output(accumulation_dtype(dtype), {c.NH, Nq});
   a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.HS)));
   a.mask = c.mask;
+  a.window = c.window;
   a.max_seqlen = c.max_seqlen;
   // Larger than the longest sequence. Four of five keys are visible; some queries see none.
   const auto most = static_cast<std::int64_t>(longest(c)) + 3;
@@ -326,6 +364,7 @@ inline AttentionBackward make_backward(const Case& c, DType dtype, testing::Fixt
   }
   a.scale = forward.scale;
   a.mask = forward.mask;
+  a.window = forward.window;
   a.max_seqlen = forward.max_seqlen;
   return a;
 }

@@ -54,4 +54,10 @@ PairPlaces places_of_visible(const Tensor& visible);
 Refusal refuse_pairs(const AttentionForwardProblem& p);
 Refusal refuse_pairs(const AttentionBackwardProblem& p);
 
+// Refuses a window, for kernels whose queries see keys from the sequence's first on.
+template <class Problem>
+Refusal refuse_window(const Problem& p) {
+  return p.window > 0 ? "takes no window" : "";
+}
+
 }  // namespace warpwright::ops::attention

@@ -32,6 +32,9 @@ void require_inputs(std::string_view operation, const Args& a) {
   const Shape bounds{a.cu_seqlens_q.shape[0]};
   require_tensor(operation, "cu_seqlens_q", a.cu_seqlens_q, DType::i32, bounds);
   require_tensor(operation, "cu_seqlens_k", a.cu_seqlens_k, DType::i32, bounds);
+  require(a.window >= 0 && a.window <= std::numeric_limits<std::int32_t>::max(), operation,
+          "window must be 0 or a number of 31 bits");
+  require(a.window == 0 || a.mask == Mask::causal, operation, "a window needs a causal mask");
 }
 
 // Requires the shape (…, Lq, Lk) with these first axes.
@@ -72,13 +75,20 @@ AttentionLayout layout_of(std::initializer_list<Tensor> tensors) {
   return layout;
 }
 
+// The number of pairs in which query i sees key j ≤ i + Lk − Lq.
+double causal_pairs(double Lq, double Lk) {
+  return Lq <= Lk ? Lq * (Lk - (Lq - 1) / 2) : Lk * (Lk + 1) / 2;
+}
+
 // The number of (query, key) pairs that the mask leaves visible, for sequences of equal length.
 template <class Problem>
 double visible_pairs(const Problem& p) {
   const double S = static_cast<double>(std::max<std::int64_t>(p.sequences, 1));
   const double Lq = static_cast<double>(p.Nq) / S, Lk = static_cast<double>(p.Nk) / S;
   if (p.mask == Mask::none) return S * Lq * Lk;
-  return S * (Lq <= Lk ? Lq * (Lk - (Lq - 1) / 2) : Lk * (Lk + 1) / 2);
+  // The keys before the windows are those that as many queries over fewer keys would see.
+  const double before = p.window > 0 ? std::max(Lk - static_cast<double>(p.window), 0.0) : 0;
+  return S * (causal_pairs(Lq, Lk) - causal_pairs(Lq, before));
 }
 
 // The rows of all query heads and of all key heads: (N, heads) of q and of k.
@@ -89,9 +99,10 @@ double head_rows(const Problem& p) {
 
 template <class Problem>
 std::string sizes_of(const Problem& p) {
-  return fmt::format("S={} Nq={} Nk={} NH={}{} HS={} {}{}", p.sequences, p.Nq, p.Nk, p.NH,
+  return fmt::format("S={} Nq={} Nk={} NH={}{} HS={} {}{}{}", p.sequences, p.Nq, p.Nk, p.NH,
                      p.KH == p.NH ? "" : fmt::format(" KH={}", p.KH), p.HS, name_of(p.dtype),
-                     p.mask == Mask::causal ? " causal" : "");
+                     p.mask == Mask::causal ? " causal" : "",
+                     p.window > 0 ? fmt::format(" window={}", p.window) : "");
 }
 
 // Describes properties that few calls have.
@@ -120,6 +131,7 @@ AttentionForwardProblem AttentionForward::problem() const {
           .HS = HS,
           .dtype = q.dtype,
           .mask = mask,
+          .window = window,
           .lse = static_cast<bool>(lse),
           .bias = static_cast<bool>(bias),
           .visible = static_cast<bool>(visible),
@@ -151,6 +163,7 @@ AttentionBackwardProblem AttentionBackward::problem() const {
           .HS = HS,
           .dtype = q.dtype,
           .mask = mask,
+          .window = window,
           .max_seqlen = max_seqlen,
           .positive_scale = scale > 0,
           .layout = layout_of({q, k, v, dout})};

@@ -54,7 +54,9 @@ void store(const Tensor& tensor, std::int64_t row, std::int64_t head, const std:
 struct Sequence {
   std::int64_t index, q0, q1, k0, k1;
   bool causal;
-  // Query q sees keys [k0, end(q)).
+  std::int64_t window;
+  // Query q sees keys [begin(q), end(q)).
+  std::int64_t begin(std::int64_t q) const { return window > 0 ? std::max(end(q) - window, k0) : k0; }
   std::int64_t end(std::int64_t q) const { return causal ? std::clamp(k1 - (q1 - 1 - q), k0, k1) : k1; }
 };
 
@@ -63,7 +65,7 @@ void for_each_sequence(const Args& args, F&& f) {
   const auto *q = args.cu_seqlens_q.template as<std::int32_t>(),
              *k = args.cu_seqlens_k.template as<std::int32_t>();
   for (std::int64_t s = 0; s + 1 < args.cu_seqlens_q.shape[0]; ++s) {
-    f(Sequence{s, q[s], q[s + 1], k[s], k[s + 1], args.mask == Mask::causal});
+    f(Sequence{s, q[s], q[s + 1], k[s], k[s + 1], args.mask == Mask::causal, args.window});
   }
 }
 
@@ -85,14 +87,14 @@ void forward(const Context& context, const AttentionForward& args) {
     };
     for (std::int64_t i = s.q0; i < s.q1; ++i) {
       double largest = -std::numeric_limits<double>::infinity(), sum = 0;
-      for (std::int64_t j = s.k0; j < s.end(i); ++j) {
+      for (std::int64_t j = s.begin(i); j < s.end(i); ++j) {
         p[j] = score(i, j);
         largest = std::max(largest, p[j]);
       }
       const bool sees = largest > -std::numeric_limits<double>::infinity() || std::isnan(largest);
-      for (std::int64_t j = s.k0; j < s.end(i); ++j) sum += p[j] = sees ? std::exp(p[j] - largest) : 0;
+      for (std::int64_t j = s.begin(i); j < s.end(i); ++j) sum += p[j] = sees ? std::exp(p[j] - largest) : 0;
       std::vector<double> out(static_cast<std::size_t>(HS), 0.0);
-      for (std::int64_t j = s.k0; sees && j < s.end(i); ++j) add(out, p[j], v[j]);
+      for (std::int64_t j = s.begin(i); sees && j < s.end(i); ++j) add(out, p[j], v[j]);
       store(args.out, i, h, out, sees ? 1 / sum : 0);
       if (args.lse) store_element(args.lse, h * Nq + i, largest + std::log(sum));
     }
@@ -127,7 +129,7 @@ void backward_head(const AttentionBackward& args, const Sequence& s, std::int64_
   for (std::int64_t i = s.q0; i < s.q1; ++i) {
     D[i] = dot(dout[i], out[i], HS);
     std::vector<double> dq(static_cast<std::size_t>(HS), 0.0);
-    for (std::int64_t j = s.k0; j < s.end(i); ++j) {
+    for (std::int64_t j = s.begin(i); j < s.end(i); ++j) {
       add(dq, probability(i, j) * (dot(dout[i], keys.v[j], HS) - D[i]), keys.k[j]);
     }
     store(args.dq, i, h, dq, scale);
@@ -135,7 +137,7 @@ void backward_head(const AttentionBackward& args, const Sequence& s, std::int64_
   for (std::int64_t j = s.k0; j < s.k1; ++j) {
     const auto key = static_cast<std::size_t>(j - s.k0);
     for (std::int64_t i = s.q0; i < s.q1; ++i) {
-      if (j >= s.end(i)) continue;
+      if (j < s.begin(i) || j >= s.end(i)) continue;
       const double p = probability(i, j);
       add(keys.dk[key], p * (dot(dout[i], keys.v[j], HS) - D[i]), q[i]);
       add(keys.dv[key], p, dout[i]);

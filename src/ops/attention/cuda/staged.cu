@@ -256,6 +256,7 @@ std::size_t backward_workspace(const AttentionBackwardProblem& p, const DeviceIn
 // because for shapes that no memory can hold the product exceeds 64 bits.
 template <class Problem>
 Refusal refuse_scores(const Problem& p, int tensors) {
+  if (Refusal refusal = refuse_window(p)) return refusal;
   if (Refusal refusal = refuse_groups(p)) return refusal;
   constexpr double kMostBytes = 0x1p32;
   const double bytes = 4.0 * tensors * static_cast<double>(p.NH) * static_cast<double>(p.Nq) *

@@ -234,6 +234,7 @@ Refusal refuse_matrices(const Problem& p, int matrices) {
   const bool one_length = p.Nq == p.Nk && p.Nq == p.sequences * p.max_seqlen;
   if (p.sequences > 1 && !one_length) return "takes one sequence, or a batch that max_seqlen fills";
   if (Refusal refusal = refuse_pairs(p)) return refusal;
+  if (Refusal refusal = refuse_window(p)) return refusal;
   if (Refusal refusal = refuse_groups(p)) return refusal;
   if (!p.positive_scale) return "the scale is not positive";
   if (p.sequences * p.NH > kMostHeads) return "has more heads than a grid allows";
