@@ -75,6 +75,12 @@ AttentionLayout layout_of(std::initializer_list<Tensor> tensors) {
   return layout;
 }
 
+// The window, or 0 if every sequence is shorter. The bits of a batch-invariant call may not depend on that.
+std::int64_t window_of(std::int64_t window, std::int64_t Nk, std::int64_t max_seqlen, bool batch_invariant) {
+  const std::int64_t longest = max_seqlen > 0 ? std::min(Nk, max_seqlen) : Nk;
+  return window < longest || batch_invariant ? window : 0;
+}
+
 // The number of pairs in which query i sees key j ≤ i + Lk − Lq.
 double causal_pairs(double Lq, double Lk) {
   return Lq <= Lk ? Lq * (Lk - (Lq - 1) / 2) : Lk * (Lk + 1) / 2;
@@ -131,7 +137,7 @@ AttentionForwardProblem AttentionForward::problem() const {
           .HS = HS,
           .dtype = q.dtype,
           .mask = mask,
-          .window = window,
+          .window = window_of(window, Nk, max_seqlen, batch_invariant),
           .lse = static_cast<bool>(lse),
           .bias = static_cast<bool>(bias),
           .visible = static_cast<bool>(visible),
@@ -163,7 +169,7 @@ AttentionBackwardProblem AttentionBackward::problem() const {
           .HS = HS,
           .dtype = q.dtype,
           .mask = mask,
-          .window = window,
+          .window = window_of(window, Nk, max_seqlen, false),
           .max_seqlen = max_seqlen,
           .positive_scale = scale > 0,
           .layout = layout_of({q, k, v, dout})};

@@ -9,7 +9,7 @@
 //             and no waiting. The first kernel stores D and lse (to base 2) for the second.
 //
 // Exponentials are to base 2; the scale includes log2 e. Tiles that the mask hides are never visited. Only
-// tiles on the diagonal and at the end of a sequence are masked.
+// tiles on the diagonal, at the edge of the window and at the end of a sequence are masked.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -165,6 +165,38 @@ __device__ void mask_keys(typename E::Scores& s, const Tile& tile, int key, bool
   }
 }
 
+// The same for keys before a query's window.
+template <class E>
+__device__ void mask_old_keys(typename E::Scores& s, const Tile& tile, int key, int window, float hidden) {
+#pragma unroll
+  for (int r = 0; r < E::R; ++r) {
+    const int begin = tile.first_key(tile.first + E::row(r), window) - key;
+#pragma unroll
+    for (int c = 0; c < E::C; ++c) s[r][c] = E::col(c) >= begin ? s[r][c] : hidden;
+  }
+}
+
+// The tiles of keys that the queries of a tile see, and those whose keys are not seen by all queries.
+template <class E>
+struct SeenKeys {
+  const Tile& tile;
+  bool causal;
+  int window;
+  int last = tile.first + tile.rows - 1;
+  int begin = tile.first_key(tile.first, window) / E::kCols;
+  int count = (tile.visible_keys(last, causal) + E::kCols - 1) / E::kCols - begin;
+  // All queries see the keys between these two.
+  int common_begin = tile.first_key(last, window), common_end = tile.visible_keys(tile.first, causal);
+
+  __device__ SeenKeys(const Tile& queries, const Sequences& sequences)
+      : tile(queries), causal(sequences.causal), window(sequences.window) {}
+
+  __device__ void mask(typename E::Scores& s, int key, float hidden) const {
+    if (key + E::kCols > common_end) mask_keys<E>(s, tile, key, causal, hidden);
+    if (key < common_begin) mask_old_keys<E>(s, tile, key, window, hidden);
+  }
+};
+
 // One step of the online softmax: replaces the scores by exponentials relative to the largest score so far,
 // and scales the earlier sums accordingly.
 template <class E>
@@ -235,12 +267,9 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(cons
   const Tile tile = find_tile<false, E::kRows>(p.sequences, blockIdx.x);
   if (tile.rows <= 0) return;
   const int key_head = p.sequences.key_head(tile.head);
-  const bool causal = p.sequences.causal;
-  const int keys = tile.visible_keys(tile.first + tile.rows - 1, causal);
-  const int common = tile.visible_keys(tile.first, causal);  // keys that all queries of the tile see
-  const int blocks = (keys + E::kCols - 1) / E::kCols;
-  // From the last block to the first, so that masked blocks come first.
-  const auto key_of = [&](int i) { return (blocks - 1 - i) * E::kCols; };
+  const SeenKeys<E> seen(tile, p.sequences);
+  // From the last tile to the first, so that those on the diagonal come first.
+  const auto key_of = [&](int i) { return (seen.begin + seen.count - 1 - i) * E::kCols; };
 
   const Pairs pairs(p, tile, scratch + E::kScratch);
   gpu::wait_for_kernels_before();
@@ -252,7 +281,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(cons
   for (int r = 0; r < E::R; ++r) largest[r] = -INFINITY, sum[r] = 0;
 
   stream_tiles<E>(
-      blocks,
+      seen.count,
       [&](int i, int stage) {
         T* to = kv_tiles + 2 * stage * Shared<E>::kRight;
         const int key = key_of(i), valid = tile.Lk - key;
@@ -273,11 +302,11 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) forward_kernel(cons
           }
         }
         if constexpr (Pairs::kAny) pairs.add(s, key, stage);
-        if (key + E::kCols > common) mask_keys<E>(s, tile, key, causal, -INFINITY);
+        seen.mask(s, key, -INFINITY);
         exponentiate<E>(s, largest, sum, o, factor);
         E::accumulate(o, s, k_tile + Shared<E>::kRight, scratch);
       });
-  if (blocks == 0) {
+  if (seen.count == 0) {
     cp_async_wait_group<0>();
     __syncthreads();
   }
@@ -309,13 +338,10 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident)
   const Tile tile = find_tile<false, E::kRows>(p.sequences, blockIdx.x);
   if (tile.rows <= 0) return;
   const int key_head = p.sequences.key_head(tile.head);
-  const bool causal = p.sequences.causal;
-  const int keys = tile.visible_keys(tile.first + tile.rows - 1, causal);
-  const int common = tile.visible_keys(tile.first, causal);
-  const int blocks = (keys + E::kCols - 1) / E::kCols;
+  const SeenKeys<E> seen(tile, p.sequences);
   const auto load_keys = [&](int i, int stage) {
     T* to = kv_tiles + 2 * stage * Shared<E>::kRight;
-    const int key = i * E::kCols, valid = tile.Lk - key;
+    const int key = (seen.begin + i) * E::kCols, valid = tile.Lk - key;
     E::template load<E::kCols>(to, p.k, tile.k0 + key, key_head, valid, p.head_size);
     E::template load<E::kCols>(to + Shared<E>::kRight, p.v, tile.k0 + key, key_head, valid, p.head_size);
   };
@@ -351,9 +377,9 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident)
 
   const float scale2 = p.scale * kLog2e;
   typename E::Sums dq = {};
-  stream_tiles<E>(blocks, load_keys, [&](int i, int stage) {
+  stream_tiles<E>(seen.count, load_keys, [&](int i, int stage) {
     const T* k_tile = kv_tiles + 2 * stage * Shared<E>::kRight;
-    const int key = i * E::kCols;
+    const int key = (seen.begin + i) * E::kCols;
     typename E::Scores s, dp;
     E::scores(s, q_tile, k_tile);
     E::scores(dp, dout_tile, k_tile + Shared<E>::kRight);
@@ -364,7 +390,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident)
         s[r][c] = exp2_fast(fmaf(s[r][c], scale2, -lse2[r])) * (dp[r][c] - D[r]);
       }
     }
-    if (key + E::kCols > common) mask_keys<E>(s, tile, key, causal, 0.0f);
+    seen.mask(s, key, 0.0f);
     E::accumulate(dq, s, k_tile, scratch);
   });
 #pragma unroll
@@ -378,13 +404,14 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident)
 // Sets the transposed scores of queries that do not see a key, and their gradients, to 0.
 template <class E>
 __device__ void mask_queries(typename E::Scores& s, typename E::Scores& dp, const Tile& tile, int query,
-                             bool causal) {
+                             bool causal, int window) {
 #pragma unroll
   for (int r = 0; r < E::R; ++r) {
-    const int begin = causal ? tile.first + E::row(r) - tile.offset() - query : 0;
+    const int key = tile.first + E::row(r), end = tile.end_query(key, window) - query;
+    const int begin = causal ? key - tile.offset() - query : 0;
 #pragma unroll
     for (int c = 0; c < E::C; ++c) {
-      const bool seen = E::col(c) >= begin && query + E::col(c) < tile.Lq;
+      const bool seen = E::col(c) >= begin && E::col(c) < end;
       s[r][c] = seen ? s[r][c] : 0.0f;
       dp[r][c] = seen ? dp[r][c] : 0.0f;
     }
@@ -405,9 +432,12 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) backward_key_kernel
   const Tile tile = find_tile<true, E::kRows>(p.sequences, blockIdx.x, p.sequences.key_heads());
   if (tile.rows <= 0) return;
   const bool causal = p.sequences.causal;
+  const int window = p.sequences.window;
   // Key j is visible to the queries from j − offset on.
   const int first = causal ? max(tile.first - tile.offset(), 0) / E::kCols * E::kCols : 0;
-  const int blocks = first < tile.Lq ? (tile.Lq - first + E::kCols - 1) / E::kCols : 0;
+  const int end = tile.end_query(tile.first + tile.rows - 1, window);  // of the tile's last key
+  const int common_end = tile.end_query(tile.first, window);           // of all its keys
+  const int blocks = first < end ? (end - first + E::kCols - 1) / E::kCols : 0;
   // Step i has a block of queries of a query head. The heads of the group follow one after the other.
   const auto head_of = [&](int i) { return tile.head * group + i / blocks; };
   const auto query_of = [&](int i) { return first + i % blocks * E::kCols; };
@@ -448,7 +478,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kResident) backward_key_kernel
           }
         }
         const bool diagonal = causal && tile.first + tile.rows - 1 > query + tile.offset();
-        if (diagonal || query + E::kCols > tile.Lq) mask_queries<E>(s, dp, tile, query, causal);
+        if (diagonal || query + E::kCols > common_end) mask_queries<E>(s, dp, tile, query, causal, window);
         E::accumulate(dv, s, dout_tile, scratch);
         E::accumulate(dk, dp, q_tile, scratch);
       });

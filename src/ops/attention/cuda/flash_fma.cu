@@ -20,7 +20,6 @@ void visit_engine(std::int64_t HS, F&& f) {
 }
 
 Refusal refuse_forward(const AttentionForwardProblem& p, const DeviceInfo& device) {
-  if (Refusal refusal = refuse_window(p)) return refusal;
   std::size_t bytes = 0;
   if (p.HS <= kMaxHeadSize) {
     visit_engine(p.HS, [&](auto engine) { bytes = forward_shared<decltype(engine)>(); });
@@ -28,7 +27,6 @@ Refusal refuse_forward(const AttentionForwardProblem& p, const DeviceInfo& devic
   return refuse_shared(bytes, p.HS, device);
 }
 Refusal refuse_backward(const AttentionBackwardProblem& p, const DeviceInfo& device) {
-  if (Refusal refusal = refuse_window(p)) return refusal;
   std::size_t bytes = 0;
   if (p.HS <= kMaxHeadSize) {
     visit_engine(p.HS, [&](auto engine) { bytes = backward_shared<decltype(engine)>(); });

@@ -15,7 +15,7 @@ namespace sm90 {
 template <class TypeT, int kHeadSizeT, bool kRuns>
 struct PackedShape {
   using T = TypeT;
-  static constexpr bool kPacked = kRuns, kPairs = false;
+  static constexpr bool kPacked = kRuns, kPairs = false, kWindow = false;
   static constexpr int kHeadSize = kHeadSizeT, kHeads = 64 / kHeadSize, kShares = 1, kKeys = 64;
   static constexpr int kGroups = kHeads, kStages = kHeads == 1 ? 3 : 4, kPlaces = kJobs;
   static constexpr int kRows = kBox, kThreads = (kGroups + 1) * kGroupThreads;
@@ -37,7 +37,7 @@ struct PackedShape {
 template <class TypeT>
 struct FewTilesShape {
   using T = TypeT;
-  static constexpr bool kPacked = false, kPairs = false;
+  static constexpr bool kPacked = false, kPairs = false, kWindow = false;
   static constexpr int kHeadSize = 64, kHeads = 1, kShares = 3, kKeys = 64;
   static constexpr int kGroups = kShares, kStages = 2, kPlaces = kJobs;
   static constexpr int kRows = kBox, kThreads = (kGroups + 1) * kGroupThreads, kResident = 1;
@@ -60,6 +60,7 @@ Refusal refuse_packed(const AttentionForwardProblem& p, const DeviceInfo&) {
   if (p.HS != 32 && p.HS != 64) return "head size is neither 32 nor 64";
   if (p.HS == 32 && !p.layout.adjacent) return "the heads of a row are not contiguous";
   if (Refusal refusal = refuse_groups(p)) return refusal;
+  if (Refusal refusal = refuse_window(p)) return refusal;
   return refuse_boxes(p);
 }
 

@@ -116,7 +116,6 @@ bool takes_large_tiles(const AttentionForward& a, const DeviceInfo& device) {
 }
 
 Refusal refuse_forward(const AttentionForwardProblem& p, const DeviceInfo& device) {
-  if (Refusal refusal = refuse_window(p)) return refusal;
   if (!p.bias && !p.visible) return "there is neither a bias nor a mask for each sequence";
   if (Refusal refusal = refuse_groups(p)) return refusal;
   if (!p.layout.aligned) return "a row or a head does not begin at a multiple of 16 bytes";

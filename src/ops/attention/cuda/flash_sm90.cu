@@ -7,10 +7,10 @@
 namespace warpwright::ops::attention::cuda {
 namespace sm90 {
 
-template <class TypeT, int kHeadSizeT>
+template <class TypeT, int kHeadSizeT, bool kHasWindow>
 struct ForwardShape {
   using T = TypeT;
-  static constexpr bool kPacked = false, kPairs = false;
+  static constexpr bool kPacked = false, kPairs = false, kWindow = kHasWindow;
   static constexpr int kHeadSize = kHeadSizeT, kHeads = 1, kShares = 1, kKeys = 128;
   static constexpr int kResident = 1;
   static constexpr int kGroups = kHeadSize == 64 ? 3 : 2, kStages = kHeadSize == 64 ? 4 : 2, kPlaces = kJobs;
@@ -46,8 +46,8 @@ void flash_sm90_forward(const Context& context, const AttentionForward& a) {
   const ForwardMaps maps{map_of(a.q), map_of(a.k), map_of(a.v), ForwardParameters(a),
                          a.mask == Mask::causal ? counters(context, context.scratch()) : nullptr};
   const Sequences& sequences = maps.p.sequences;
-  visit_shape(a.q.dtype, a.q.shape[2], [&]<class T, int kHeadSize>() {
-    using S = ForwardShape<T, kHeadSize>;
+  visit_shape(a, [&]<class T, int kHeadSize, bool kWindow>() {
+    using S = ForwardShape<T, kHeadSize, kWindow>;
     const unsigned blocks = resident(context, sequences.blocks(sequences.Nq, S::kRows));
     if (blocks == 0) return;
     gpu::allow_shared(forward_sm90<S>, S::kShared);

@@ -26,9 +26,9 @@ void flash_sm90_backward(const Context& context, const AttentionBackward& a) {
   const BackwardParameters p(a, static_cast<std::byte*>(context.scratch()) + kCounterBytes);
   const BackwardMaps maps{map_of(a.q), map_of(a.k), map_of(a.v), map_of(a.dout), p, next, next + 1};
   const Sequences& sequences = p.sequences;
-  visit_shape(a.q.dtype, a.q.shape[2], [&]<class T, int kHeadSize>() {
-    using Queries = BackwardShape<T, kHeadSize, kHeadSize == 64 ? 3 : 2>;
-    using Keys = BackwardShape<T, kHeadSize, 2>;
+  visit_shape(a, [&]<class T, int kHeadSize, bool kWindow>() {
+    using Queries = BackwardShape<T, kHeadSize, kHeadSize == 64 ? 3 : 2, kWindow>;
+    using Keys = BackwardShape<T, kHeadSize, 2, kWindow>;
     launch(backward_query_sm90<Queries>, context, maps,
            resident(context, sequences.blocks(sequences.Nq, Queries::kRows)), Queries::kThreads,
            Queries::kShared, kWhat);

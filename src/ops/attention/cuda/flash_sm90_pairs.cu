@@ -15,7 +15,7 @@ namespace sm90 {
 template <class TypeT, int kHeadSizeT, bool kLong>
 struct PairShape {
   using T = TypeT;
-  static constexpr bool kPacked = false, kPairs = true;
+  static constexpr bool kPacked = false, kPairs = true, kWindow = false;
   static constexpr int kHeadSize = kHeadSizeT, kHeads = kHeadSize == 32 ? 2 : 1, kShares = 1, kKeys = 64;
   static constexpr int kGroups = kHeadSize != 64 ? 2 : kLong ? 4 : 1, kStages = kLong ? 3 : 2;
   static constexpr int kPlaces = kJobs, kResident = kHeadSize == 64 && !kLong ? 3 : kHeads;
@@ -107,6 +107,7 @@ Refusal refuse_forward(const AttentionForwardProblem& p, const DeviceInfo&) {
   if (p.HS != 32 && p.HS != 64 && p.HS != 128) return "head size is not 32, 64 or 128";
   if (p.HS == 32 && !p.layout.adjacent) return "the heads of a row are not contiguous";
   if (Refusal refusal = refuse_groups(p)) return refusal;
+  if (Refusal refusal = refuse_window(p)) return refusal;
   if (!p.pairs_aligned) return "a row of bias or visible does not begin at a multiple of 16 bytes";
   if (!p.pairs_distinct) return "bias or visible has no elements, or a stride that is not positive";
   AttentionForwardProblem without = p;

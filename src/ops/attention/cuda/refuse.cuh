@@ -26,7 +26,6 @@ Refusal refuse_groups(const Problem& p) {
 // largest score.
 template <class Problem>
 Refusal refuse_tiles(const Problem& p) {
-  if (Refusal refusal = refuse_window(p)) return refusal;
   if (!p.positive_scale) return "the scale is not positive";
   if (!p.layout.aligned) return "a row or a head does not begin at a multiple of 16 bytes";
   return refuse_pairs(p);

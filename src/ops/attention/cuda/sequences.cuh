@@ -1,6 +1,7 @@
 // Packed sequences in the GPU's kernels, and the assignment of tiles to blocks.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -33,6 +34,7 @@ struct Sequences {
   int heads;  // of queries
   int group;  // query heads that see one key head
   bool causal;
+  int window;  // 0: none
 
   template <class Args>
   explicit Sequences(const Args& a)
@@ -43,7 +45,8 @@ struct Sequences {
         Nk(static_cast<int>(a.k.shape[0])),
         heads(static_cast<int>(a.q.shape[1])),
         group(static_cast<int>(a.q.shape[1] / a.k.shape[1])),
-        causal(a.mask == Mask::causal) {}
+        causal(a.mask == Mask::causal),
+        window(static_cast<int>(std::min(a.window, a.k.shape[0]))) {}
 
   __host__ __device__ int key_heads() const { return heads / group; }
   __device__ int key_head(int head) const { return head / group; }
@@ -62,6 +65,14 @@ struct Tile {
   // The number of keys that the sequence's queries up to this one see at most.
   __device__ int visible_keys(int query, bool causal) const {
     return causal ? min(max(query + offset() + 1, 0), Lk) : Lk;
+  }
+  // The first key that this query sees, if it sees any.
+  __device__ int first_key(int query, int window) const {
+    return window > 0 ? max(visible_keys(query, true) - window, 0) : 0;
+  }
+  // Only queries before this one see the key.
+  __device__ int end_query(int key, int window) const {
+    return window > 0 ? max(Lq - max(Lk - key - window, 0), 0) : Lq;
   }
 };
 

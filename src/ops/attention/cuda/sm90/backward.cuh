@@ -23,9 +23,10 @@ __device__ inline RowStatistics* statistics_of(const BackwardParameters& p, cons
   return p.statistics + head * statistics_stride(p.sequences) + (tile.q0 + tile.sequence + 1) / 2 * 2;
 }
 
-template <class TypeT, int kHeadSizeT, int kGroupsT>
+template <class TypeT, int kHeadSizeT, int kGroupsT, bool kHasWindow>
 struct BackwardShape {
   using T = TypeT;
+  static constexpr bool kWindow = kHasWindow;
   static constexpr int kHeadSize = kHeadSizeT, kGroups = kGroupsT, kStages = 4,
                        kPlaces = kHeadSize == 64 ? kJobs : 1;
   static constexpr int kRows = kGroups * kBox, kThreads = (kGroups + 1) * kGroupThreads;
@@ -86,8 +87,9 @@ __device__ void copy_backward(const BackwardMaps& maps, const BackwardMemory<typ
   } else if (warp == 1 && threadIdx.x % 32 == 0) {
     Cursor<S::kStages> cursor;
     stream_jobs(memory.channels.jobs, [&](const Tile& tile) {
-      const int begin = Half::first_block(tile, sequences.causal),
-                end = Half::end_block(tile, sequences.causal);
+      const int window = window_of<S>(sequences);
+      const int begin = Half::first_block(tile, sequences.causal, window),
+                end = Half::end_block(tile, sequences.causal, window);
       const int first = Half::first_right_head(sequences, tile);
 #pragma unroll 1
       for (int head = first; head < first + Half::right_heads(sequences); ++head) {
@@ -149,6 +151,7 @@ struct BackwardGroup {
   std::uint32_t stages = describe_lower(memory.stages), columns = describe_lower(memory.stages, kBoxBytes);
   Cursor<S::kStages> cursor = {};
 
+  __device__ int window() const { return window_of<S>(p.sequences); }
   __device__ void wait_for_stage() const { wait(memory.channels.ring.full + cursor.stage, cursor.phase); }
   __device__ std::byte* stage() const { return memory.stages + cursor.stage * S::kStageBytes; }
   __device__ std::uint32_t rows_of_stage() const { return stages + cursor.stage * described(S::kStageBytes); }

@@ -34,12 +34,16 @@ struct QueryBlocks {
   __device__ void multiply() { multiply_block(group, s, k, dp, v); }
   // Zeros if the query does not see the key, whatever the number is.
   __device__ void mask(float (&x)[32]) const {
-    if ((!group.causal || first + rows - 1 <= query + tile.offset()) && query + kBox <= tile.Lq) return;
+    if ((!group.causal || first + rows - 1 <= query + tile.offset()) &&
+        query + kBox <= tile.end_query(first, group.window())) {
+      return;
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int from =
           group.causal ? first + group.lane.row(r) - tile.offset() - query - group.lane.column() : -kBox;
-      const int until = tile.Lq - query - group.lane.column();
+      const int until =
+          tile.end_query(first + group.lane.row(r), group.window()) - query - group.lane.column();
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
         const int column = i / 4 * 8 + i % 2;
@@ -185,12 +189,17 @@ struct KeyHalf {
   static __device__ int right_heads(const Sequences& sequences) { return sequences.group; }
   // Key j is seen by the queries from j − offset on. Blocks of queries are counted from the first query of
   // the sequence.
-  static __device__ int end_block(const Tile& tile, bool) { return (tile.Lq + kBox - 1) / kBox; }
-  static __device__ int first_block_of(const Tile& tile, int key, bool causal) {
-    return min(causal ? max(key - tile.offset(), 0) / kBox : 0, end_block(tile, causal));
+  static __device__ int blocks_until(const Tile& tile, int key, int window) {
+    return (tile.end_query(key, window) + kBox - 1) / kBox;
   }
-  static __device__ int first_block(const Tile& tile, bool causal) {
-    return first_block_of(tile, tile.first, causal);
+  static __device__ int end_block(const Tile& tile, bool, int window) {
+    return blocks_until(tile, tile.first + tile.rows - 1, window);
+  }
+  static __device__ int first_block_of(const Tile& tile, int key, bool causal, int window) {
+    return min(causal ? max(key - tile.offset(), 0) / kBox : 0, end_block(tile, causal, window));
+  }
+  static __device__ int first_block(const Tile& tile, bool causal, int window) {
+    return first_block_of(tile, tile.first, causal, window);
   }
   static __device__ void copy_left(const BackwardMaps& maps, const Tile& tile, std::byte* to, Barrier* full) {
     const int row = tile.k0 + tile.first;
@@ -213,15 +222,18 @@ struct KeyHalf {
   static __device__ void add_head(BackwardGroup<S>& group, const Tile& tile, std::byte* k_rows,
                                   float (&dk)[kHeadSize / 2], float (&dv)[kHeadSize / 2]) {
     const Lane& lane = group.lane;
-    const int begin = first_block(tile, group.causal), end = end_block(tile, group.causal);
+    const int begin = first_block(tile, group.causal, group.window()),
+              end = end_block(tile, group.causal, group.window());
     const int first = tile.first + lane.group * kBox;  // the group's first row
     const int rows = rows_of(group, tile);
-    const int mine = rows > 0 ? first_block_of(tile, first, group.causal) : end;
-    if (mine < end) {
+    const int mine = rows > 0 ? first_block_of(tile, first, group.causal, group.window()) : end;
+    const int mine_end = rows > 0 ? blocks_until(tile, first + rows - 1, group.window()) : end;
+    for (int i = mine_end; i < end; ++i) skip_block(group);
+    if (mine < mine_end) {
       const typename QueryBlocks<S>::Keys k(k_rows, lane), v(k_rows + S::LeftTile::kBytes, lane);
       float s[32], dp[32];
       std::uint32_t probabilities[4][4], gradients[4][4];
-      QueryBlocks<S> queries{group,       tile, dk, dv, first, rows,          (end - 1) * kBox,
+      QueryBlocks<S> queries{group,       tile, dk, dv, first, rows,          (mine_end - 1) * kBox,
                              mine * kBox, k,    v,  s,  dp,    probabilities, gradients};
       queries.clear_end();
       if constexpr (kHeadSize == 64) {
@@ -230,11 +242,13 @@ struct KeyHalf {
         sum_wide_blocks(queries);
       }
     }
-    for (int i = begin; i < mine; ++i) {  // blocks that only other groups' keys are seen by
-      group.wait_for_stage();
-      arrive(group.memory.channels.ring.empty + group.cursor.stage);
-      group.cursor.advance();
-    }
+    for (int i = begin; i < mine; ++i) skip_block(group);
+  }
+  // Skips a block of queries that see only other groups' keys.
+  static __device__ void skip_block(BackwardGroup<S>& group) {
+    group.wait_for_stage();
+    arrive(group.memory.channels.ring.empty + group.cursor.stage);
+    group.cursor.advance();
   }
   static __device__ int rows_of(const BackwardGroup<S>& group, const Tile& tile) {
     return min(max(tile.rows - group.lane.group * kBox, 0), kBox);

@@ -68,9 +68,9 @@ struct KeyBlocks {
   const Tile& tile;
   const RowsOfThread& of_rows;
   float (&dq)[kHeadSize / 2];
-  int first;   // the group's first query
-  int common;  // keys that all of them see
-  int key;
+  int first;                 // the group's first query
+  int common_begin, common;  // all of them see the keys from the one to the other
+  int key, last_key;
   const Queries& q;
   const Gradients& dout;
   float (&s)[32], (&dp)[32];
@@ -101,6 +101,19 @@ struct KeyBlocks {
         }
       }
     }
+    if constexpr (S::kWindow) mask_old();
+  }
+  // Zeros for keys before the window.
+  __device__ void mask_old() {
+    if (key >= common_begin) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int begin = tile.first_key(first + group.lane.row(r), group.window()) - key - group.lane.column();
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        if (i / 2 % 2 == r) s[i] = i / 4 * 8 + i % 2 >= begin ? s[i] : 0.0f;
+      }
+    }
   }
   __device__ void pack() {
     pack_factor<T, kBox>(factor, s);
@@ -110,7 +123,7 @@ struct KeyBlocks {
     commit_products();
   }
   __device__ bool is_last() const {
-    return key == 0;
+    return key == last_key;
   }
   __device__ int advance() {
     const int before = group.cursor.stage;
@@ -150,8 +163,10 @@ struct QueryHalf {
   static __device__ int blocks_until(const Tile& tile, int query, bool causal) {
     return (tile.visible_keys(query, causal) + kBox - 1) / kBox;
   }
-  static __device__ int first_block(const Tile&, bool) { return 0; }
-  static __device__ int end_block(const Tile& tile, bool causal) {
+  static __device__ int first_block(const Tile& tile, bool, int window) {
+    return tile.first_key(tile.first, window) / kBox;
+  }
+  static __device__ int end_block(const Tile& tile, bool causal, int) {
     return blocks_until(tile, tile.first + tile.rows - 1, causal);
   }
   static __device__ void copy_left(const BackwardMaps& maps, const Tile& tile, std::byte* to, Barrier* full) {
@@ -173,29 +188,36 @@ struct QueryHalf {
   static __device__ void do_job(BackwardGroup<S>& group, const Tile& tile, std::byte* q_rows) {
     const BackwardParameters& p = group.p;
     const Lane& lane = group.lane;
-    const int blocks = end_block(tile, group.causal);
+    const int begin = first_block(tile, group.causal, group.window());
+    const int blocks = end_block(tile, group.causal, group.window());
     const int first = tile.first + lane.group * kBox;  // the group's first row
     const int rows = min(max(tile.rows - lane.group * kBox, 0), kBox);
-    const int mine = rows > 0 ? blocks_until(tile, first + rows - 1, group.causal) : 0;
+    const int mine_begin = rows > 0 ? tile.first_key(first, group.window()) / kBox : begin;
+    const int mine = rows > 0 ? blocks_until(tile, first + rows - 1, group.causal) : begin;
+    const int common_begin = tile.first_key(first + rows - 1, group.window());
     const int common = tile.visible_keys(first, group.causal);
     const RowsOfThread of_rows = find_statistics<S>(p, tile, first, rows, lane);
 
     float dq[kHeadSize / 2] = {};
     pin(dq);
-    for (int i = mine; i < blocks; ++i) {  // blocks that only the other groups see
+    const auto skip_block = [&] {  // that only the other groups see
       group.wait_for_stage();
       release(group.memory.channels.ring.empty + group.cursor.stage, lane);
       group.cursor.advance();
-    }
-    if (mine > 0) {
+    };
+    for (int i = mine; i < blocks; ++i) skip_block();
+    if (mine > mine_begin) {
       const typename KeyBlocks<S>::Queries q(q_rows, lane);
       const typename KeyBlocks<S>::Gradients dout(q_rows + S::LeftTile::kBytes, lane);
       float s[32], dp[32];
       std::uint32_t factor[4][4];
-      KeyBlocks<S> keys{group, tile, of_rows, dq, first, common, (mine - 1) * kBox, q, dout, s, dp, factor};
+      KeyBlocks<S> keys{
+          group, tile, of_rows, dq, first, common_begin, common, (mine - 1) * kBox, mine_begin * kBox,
+          q,     dout, s,       dp, factor};
       keys.clear_end();
       sum_blocks(keys);
     }
+    for (int i = begin; i < mine_begin; ++i) skip_block();
 #pragma unroll
     for (int i = 0; i < kHeadSize / 2; ++i) dq[i] *= p.scale;
     store_rows<T, kHeadSize>(p.dq, tile.q0 + first, tile.head, rows, dq, q_rows, S::LeftTile::kSlabBytes,

@@ -5,6 +5,7 @@
 // A shape S has these constants:
 //   kHeads     heads of kHeadSize next to each other in a tile, each for its own groups
 //   kResident  thread blocks on a multiprocessor
+//   kWindow    queries see the last keys only
 //   kPacked    a thread block takes whole runs of kRows packed rows, with every tile of a text that begins
 //              there: one of a long text, or several short texts. A search for one row finds the tile, and
 //              the number of runs does not depend on the texts. Texts of up to kShort tokens go to single
@@ -99,8 +100,9 @@ struct SeenBlocks {
   float (&s)[kKeys / 2], (&shrink)[2];
   std::uint32_t (&factor)[kKeys / 16][4];
   std::uint32_t q_tile;
-  int first;   // the group's first query
-  int common;  // keys that all of them see
+  int first;                 // the group's first query
+  int common_begin, common;  // all of them see the keys from the one to the other
+  int last_key;              // the key at which the last block begins
   int key;
   std::uint32_t word = 0;  // of the mask, for the block at `key`; loaded a block ahead
 
@@ -147,11 +149,25 @@ struct SeenBlocks {
       }
     }
   }
+  // The same for keys before the window.
+  __device__ void mask_old() {
+    if (key >= common_begin) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int begin = tile.first_key(first + group.lane.row(r), window_of<S>(group.p.sequences)) - key -
+                        group.lane.column();
+#pragma unroll
+      for (int i = 0; i < kKeys / 2; ++i) {
+        if (i / 2 % 2 == r) s[i] = i / 4 * 8 + i % 2 >= begin ? s[i] : -INFINITY;
+      }
+    }
+  }
   // Turns the scores of a block into probabilities of the largest score so far. `shrink` is the factor for
   // the earlier sums.
   __device__ void exponentiate() {
     if constexpr (S::kPairs) change_by_pairs();
     mask();
+    if constexpr (S::kWindow) mask_old();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float top = largest[r];
@@ -199,7 +215,7 @@ __device__ void attend_blocks(SeenBlocks<S>& blocks) {
   blocks.exponentiate();
   pack_factor<T, S::kKeys>(blocks.factor, blocks.s);
   blocks.clear_end();
-  while (blocks.key >= SeenBlocks<S>::kBlockKeys) {
+  while (blocks.key > blocks.last_key) {
     const Cursor<S::kStages> before = group.cursor;
     group.cursor.advance();
     blocks.multiply_keys();
@@ -248,11 +264,14 @@ __device__ void attend(ForwardGroup<S>& group, const Tile& tile, const JobCursor
   constexpr int kHeadSize = S::kHeadSize, kKeys = S::kKeys, kBlockKeys = S::kShares * kKeys;
   const ForwardParameters& p = group.p;
   const ForwardMemory<S>& memory = group.memory;
+  const int window = window_of<S>(p.sequences);
+  const int begin = tile.first_key(tile.first, window) / kBlockKeys;
   const int blocks = key_blocks<kBlockKeys>(tile, tile.first + tile.rows - 1, group.causal);
   const int head = tile.head * S::kHeads + group.side, first = tile.first + group.row_group * kBox;
   const int rows = head < p.sequences.heads ? min(max(tile.rows - group.row_group * kBox, 0), kBox) : 0;
-  const int mine = rows > 0 ? key_blocks<kBlockKeys>(tile, first + rows - 1, group.causal) : 0;
-  const int common = tile.visible_keys(first, group.causal), query = tile.q0 + first;
+  const int mine_begin = rows > 0 ? tile.first_key(first, window) / kBlockKeys : begin;
+  const int mine = rows > 0 ? key_blocks<kBlockKeys>(tile, first + rows - 1, group.causal) : begin;
+  const int query = tile.q0 + first;
   std::byte* const q_rows =
       memory.q + (S::kPlaces == 1 ? 0 : job.stage) * S::QueryTile::kBytes + group.row_group * kBoxBytes;
   const std::uint32_t q_tile = group.of_side(describe_lower(q_rows));
@@ -261,14 +280,26 @@ __device__ void attend(ForwardGroup<S>& group, const Tile& tile, const JobCursor
   pin(o);
   float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
   for (int i = mine; i < blocks; ++i) group.skip_block();
-  if (mine > 0) {
+  if (mine > mine_begin) {
     float s[kKeys / 2], shrink[2];
     std::uint32_t factor[kKeys / 16][4];
-    SeenBlocks<S> seen{group,  tile,  o,      largest,
-                       sum,    s,     shrink, factor,
-                       q_tile, first, common, (mine - 1) * kBlockKeys + group.share * kKeys};
+    SeenBlocks<S> seen{group,
+                       tile,
+                       o,
+                       largest,
+                       sum,
+                       s,
+                       shrink,
+                       factor,
+                       q_tile,
+                       first,
+                       tile.first_key(first + rows - 1, window),
+                       tile.visible_keys(first, group.causal),
+                       mine_begin * kBlockKeys + group.share * kKeys,
+                       (mine - 1) * kBlockKeys + group.share * kKeys};
     attend_blocks(seen);
   }
+  for (int i = begin; i < mine_begin; ++i) group.skip_block();
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     sum[r] += __shfl_xor_sync(~0u, sum[r], 1);

@@ -182,10 +182,11 @@ __device__ void copy_forward(const ForwardMaps& maps, const ForwardMemory<S>& me
     };
     stream_jobs(channels.jobs, [&](const Tile& tile) {  // from the last visible keys to the first
       if (tile.rows < 0) return;
+      const int begin = tile.first_key(tile.first, window_of<S>(sequences)) / kKeys;
       const int blocks = key_blocks<kKeys>(tile, tile.first + tile.rows - 1, sequences.causal);
       const int key_head = sequences.key_head(tile.head);  // a shape of several heads has no groups
 #pragma unroll 1
-      for (int block = blocks - 1; block >= 0; --block) {
+      for (int block = blocks - 1; block >= begin; --block) {
         copy(memory.k, channels.keys, maps.k, key_head, tile.k0 + block * kKeys);
         if constexpr (S::kPairs) {
           if (maps.p.bias.data) {

@@ -106,6 +106,12 @@ __device__ Tile find_queries(const Sequences& sequences, unsigned index) {
   return tile;
 }
 
+// The window of a shape's kernel, which knows whether there is one when it is compiled.
+template <class S>
+__device__ int window_of(const Sequences& sequences) {
+  return S::kWindow ? sequences.window : 0;
+}
+
 // The number of tiles of kRows keys of each sequence, or 0 if they differ. Each warp counts by itself.
 template <int kRows>
 __device__ int key_tiles_of_each(const Sequences& sequences) {

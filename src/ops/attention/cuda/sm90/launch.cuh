@@ -36,14 +36,18 @@ inline unsigned resident(const Context& context, unsigned tiles, int each = 1) {
   return std::min(tiles, static_cast<unsigned>(each * context.device().gpu.multiprocessors));
 }
 
-// Calls f<T, head size>() for a problem that flash_sm90 accepts.
-template <class F>
-void visit_shape(DType dtype, std::int64_t HS, F&& f) {
-  if (dtype == DType::bf16) {
-    HS == 64 ? f.template operator()<__nv_bfloat16, 64>() : f.template operator()<__nv_bfloat16, 128>();
-  } else {
-    HS == 64 ? f.template operator()<__half, 64>() : f.template operator()<__half, 128>();
-  }
+// Calls f<T, head size, whether there is a window>() for a call that flash_sm90 accepts.
+template <class Args, class F>
+void visit_shape(const Args& a, F&& f) {
+  const auto with_head = [&]<class T, int kHeadSize>() {
+    a.problem().window > 0 ? f.template operator()<T, kHeadSize, true>()
+                           : f.template operator()<T, kHeadSize, false>();
+  };
+  const auto with_type = [&]<class T>() {
+    a.q.shape[2] == 64 ? with_head.template operator()<T, 64>() : with_head.template operator()<T, 128>();
+  };
+  a.q.dtype == DType::bf16 ? with_type.template operator()<__nv_bfloat16>()
+                           : with_type.template operator()<__half>();
 }
 
 }  // namespace sm90
