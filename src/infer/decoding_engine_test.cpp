@@ -238,6 +238,10 @@ TEST(DecodingEngine, SequencesComeAndGoWithoutChangingOthers) {
   expect_the_tokens_of_one_alone({}, DType::f32, 100, false);
   expect_the_tokens_of_one_alone({}, DType::bf16, 100, true);
 }
+// Takes a quarter of a minute. To run it: --gtest_also_run_disabled_tests
+TEST(DecodingEngine, DISABLED_TenThousandSequencesComeAndGo) {
+  expect_the_tokens_of_one_alone({}, DType::f32, 10000, true);
+}
 TEST(DecodingEngine, OnCudaSequencesComeAndGoWithoutChangingOthers) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
