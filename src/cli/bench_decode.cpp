@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -82,8 +83,12 @@ std::int64_t longest_end(const BenchDecodeFlags& flags, const std::vector<std::i
   return std::ranges::max(lengths) + passes + kWarmUp + flags.steps + 2;
 }
 
+using Lengths = std::map<DecodingEngine::Id, std::int64_t>;
+
 // Adds a sequence of random tokens for each length, which goes on for longer than the measurement.
-void add_sequences(DecodingEngine& engine, const Decoder& decoder, const std::vector<std::int64_t>& lengths) {
+Lengths add_sequences(DecodingEngine& engine, const Decoder& decoder,
+                      const std::vector<std::int64_t>& lengths) {
+  Lengths tokens;
   const PhiloxStream random(1, 2);
   std::uint64_t drawn = 0;
   for (const std::int64_t length : lengths) {
@@ -91,11 +96,18 @@ void add_sequences(DecodingEngine& engine, const Decoder& decoder, const std::ve
     for (std::int32_t& id : ids) {
       id = static_cast<std::int32_t>(random.uniform(drawn++) * static_cast<double>(decoder.vocab()));
     }
-    engine.add(ids, {.max_tokens = decoder.context(), .sampling = {.temperature = 0}});
+    tokens[engine.add(ids, {.max_tokens = decoder.context(), .sampling = {.temperature = 0}})] = length;
   }
+  return tokens;
 }
 
-// Tokens in the cache are read by every step. They are those of the prompts, and what was drawn so far.
+// Tokens whose keys and values a step reads, on average over the layers.
+double tokens_read(const Decoder& decoder, const Lengths& lengths) {
+  double tokens = 0;
+  for (const auto& [id, length] : lengths) tokens += decoder.keys_seen(length);
+  return tokens;
+}
+
 DecodeMeasurement measure(Context& context, const DecoderWeights& weights, const BenchDecodeFlags& flags,
                           const std::vector<std::int64_t>& lengths) {
   const auto sequences = std::ssize(lengths);
@@ -106,21 +118,20 @@ DecodeMeasurement measure(Context& context, const DecoderWeights& weights, const
   DecodingEngine engine(context, weights, options);
   DecodeMeasurement m;
   const OtherLoad others;
-  std::int64_t tokens = std::reduce(lengths.begin(), lengths.end());
+  Lengths tokens = add_sequences(engine, *weights.decoder, lengths);
   std::set<DecodingEngine::Id> begun;
   const auto step = [&] {
     for (const DecodingEngine::Drawn& drawn : engine.step()) {
       if (drawn.error) throw *drawn.error;
       begun.insert(drawn.sequence);
-      ++tokens;
+      ++tokens.at(drawn.sequence);
     }
   };
-  add_sequences(engine, *weights.decoder, lengths);
   const double begin = now();
   while (std::ssize(begun) < sequences) step();
   m.prompts_seconds = now() - begin;
   for (std::int64_t i = 0; i < kWarmUp; ++i) step();
-  const std::int64_t before = tokens;
+  const double before = tokens_read(*weights.decoder, tokens);
   for (std::int64_t i = 0; i < flags.steps; ++i) {
     const double from = now();
     step();
@@ -131,7 +142,7 @@ DecodeMeasurement measure(Context& context, const DecoderWeights& weights, const
   const double per_token =
       static_cast<double>(engine.plan().arena_bytes[static_cast<int>(Category::cache)]) / held;
   m.weight_bytes = bytes_read_by_a_step(weights);
-  m.cache_bytes = per_token * static_cast<double>(before + tokens) / 2;
+  m.cache_bytes = per_token * (before + tokens_read(*weights.decoder, tokens)) / 2;
   context.synchronize();
   m.read_bandwidth = measure_bandwidth(context.device(), std::size_t{1} << 30, 0.5).read;
   {

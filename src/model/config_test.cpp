@@ -8,7 +8,7 @@
 #include "model/decoder_files.hpp"
 #include "model/families.hpp"
 #include "model/gpt2_config.hpp"
-#include "model/llama_config.hpp"
+#include "model/llama_decoder.hpp"
 #include "model/neox_config.hpp"
 #include "runtime/test_folder.hpp"
 
@@ -154,29 +154,124 @@ TEST(Config, LlamaReadsEveryScalingAndRefusesOthers) {
   EXPECT_MENTIONS(llama_error("rope_theta", 0.5), "theta");
 }
 
-TEST(Config, AWindowMustBeAsLongAsTheContext) {
-  json mistral = kLlama;
-  mistral["model_type"] = "mistral";
+TEST(Config, OtherFamiliesGiveTheirKeyHeads) {
   EXPECT_EQ(llama_error("num_key_value_heads", nullptr), "no error");  // as many as query heads
-  json unnamed = mistral;
-  unnamed.erase("num_key_value_heads");
-  EXPECT_MENTIONS(error_of(unnamed, "vocab_size", 10), "\"num_key_value_heads\" is missing");
-  EXPECT_EQ(error_of(mistral, "sliding_window", nullptr), "no error");
-  EXPECT_EQ(error_of(mistral, "sliding_window", 8), "no error");
-  EXPECT_MENTIONS(error_of(mistral, "sliding_window", 7), "\"sliding_window\" is 7, below the 8");
-  mistral["max_position_embeddings"] = 8192;
-  EXPECT_MENTIONS(error_of(mistral, "vocab_size", 10), "\"sliding_window\" is 4096");  // if it is not there
+  json config = kLlama;
+  config.erase("num_key_value_heads");
+  for (const char* family : {"mistral", "qwen2", "qwen3"})
+    EXPECT_MENTIONS(error_of(config, "model_type", family), "\"num_key_value_heads\" is missing");
   json qwen2 = kLlama;
   qwen2["model_type"] = "qwen2";
-  qwen2["sliding_window"] = 4;
-  EXPECT_EQ(error_of(qwen2, "use_sliding_window", false), "no error");
-  EXPECT_MENTIONS(error_of(qwen2, "use_sliding_window", true), "\"sliding_window\" is 4");
   EXPECT_MENTIONS(error_of(qwen2, "attention_bias", false), "\"attention_bias\" is false, only true");
 }
 
-TEST(Config, Qwen3NamesItsHeadsAndHasNoWindows) {
+using Windows = std::vector<std::int64_t>;
+
+// The windows of a config of three layers and a context of 8, which are also those of what is written.
+Windows windows_with(const char* family, const json& changes) {
+  json config = kLlama;
+  config.update({{"model_type", family}, {"num_hidden_layers", 3}, {"head_dim", 2}});
+  config.update(changes);
+  const std::shared_ptr<const Decoder> decoder = decoder_of_config(config, "config.json");
+  const auto windows_of = [](const Decoder& read) {
+    return dynamic_cast<const LlamaDecoder&>(read).description().windows;
+  };
+  const json written = decoder->config({});
+  const std::shared_ptr<const Decoder> again = decoder_of_config(written, "again");
+  EXPECT_EQ(windows_of(*again), windows_of(*decoder)) << written;
+  EXPECT_EQ(again->config({}), written);
+  return windows_of(*decoder);
+}
+
+TEST(Config, MistralHasOneWindow) {
+  const auto windows = [](const json& changes) { return windows_with("mistral", changes); };
+  EXPECT_EQ(windows({{"sliding_window", nullptr}}), Windows());
+  EXPECT_EQ(windows({{"sliding_window", 5}}), Windows({5, 5, 5}));
+  for (const std::int64_t longer : {std::int64_t{8}, std::int64_t{9}, INT64_MAX})
+    EXPECT_EQ(windows({{"sliding_window", longer}}), Windows());
+  EXPECT_EQ(windows(json::object()), Windows());  // 4096
+  EXPECT_EQ(windows({{"max_position_embeddings", 4097}}), Windows({4096, 4096, 4096}));
+  // As AutoModel reads it, which takes it for a Ministral.
+  const json types = {"full_attention", "sliding_attention", "full_attention"};
+  EXPECT_EQ(windows({{"sliding_window", 5}, {"layer_types", types}}), Windows({0, 5, 0}));
+  const json written = named_decoder("mistral0.1:7B")->config({});
+  EXPECT_EQ(written["sliding_window"], 4096);
+  EXPECT_FALSE(written.contains("layer_types"));
+  EXPECT_EQ(named_decoder("mistral0.1:7B", 0, 4096)->config({})["sliding_window"], nullptr);
+  EXPECT_EQ(named_decoder("mistral:7B")->config({})["sliding_window"], nullptr);
+}
+
+TEST(Config, QwenHasWindowsInSomeLayers) {
+  const json full = {"full_attention", "full_attention", "full_attention"};
+  const json mixed = {"sliding_attention", "full_attention", "sliding_attention"};
+  for (const char* family : {"qwen2", "qwen3"}) {
+    const auto windows = [&](const json& changes) { return windows_with(family, changes); };
+    EXPECT_EQ(windows({{"sliding_window", 5}, {"max_window_layers", 0}}), Windows());  // no switch
+    EXPECT_EQ(windows({{"layer_types", full}, {"sliding_window", nullptr}}), Windows());
+    const auto switched = [&](json changes) {
+      changes.update({{"use_sliding_window", true}, {"sliding_window", 5}});
+      return windows(changes);
+    };
+    EXPECT_EQ(switched({{"max_window_layers", 0}}), Windows({5, 5, 5}));
+    EXPECT_EQ(switched({{"max_window_layers", 2}}), Windows({0, 0, 5}));
+    EXPECT_EQ(switched({{"max_window_layers", 3}}), Windows());
+    EXPECT_EQ(switched(json::object()), Windows());  // 28
+    EXPECT_EQ(switched({{"layer_types", mixed}}), Windows({5, 0, 5}));
+    EXPECT_EQ(switched({{"layer_types", mixed}, {"max_window_layers", 3}}), Windows({5, 0, 5}));
+    EXPECT_EQ(switched({{"layer_types", full}, {"max_window_layers", 0}}), Windows());
+    const json none = {{"use_sliding_window", true}, {"sliding_window", nullptr}, {"max_window_layers", 0}};
+    EXPECT_EQ(windows(none), Windows());
+  }
+}
+
+TEST(Config, WindowsAreRefusedByNameAndValue) {
+  json mistral = kLlama, qwen2 = kLlama;
+  mistral["model_type"] = "mistral";
+  qwen2.update({{"model_type", "qwen2"}, {"use_sliding_window", true}, {"sliding_window", 4}});
+  for (const json& config : {mistral, qwen2}) {
+    EXPECT_MENTIONS(error_of(config, "sliding_window", 0), "\"sliding_window\" is 0");
+    EXPECT_MENTIONS(error_of(config, "sliding_window", -4), "\"sliding_window\" is -4");
+    EXPECT_MENTIONS(error_of(config, "sliding_window", "4"), "\"sliding_window\" is not a whole number");
+    EXPECT_MENTIONS(error_of(config, "layer_types", json::array({"chunked_attention"})),
+                    "\"layer_types\" is [\"chunked_attention\"], only full_attention and sliding_attention");
+    EXPECT_MENTIONS(error_of(config, "layer_types", json::array()),
+                    "\"layer_types\" is [], not a list for 1");
+    EXPECT_MENTIONS(error_of(config, "layer_types", "sliding_attention"), "\"layer_types\" is \"sliding");
+    EXPECT_MENTIONS(error_of(config, "layer_types", json::array({1})), "\"layer_types\" is [1]");
+  }
+  EXPECT_MENTIONS(error_of(qwen2, "use_sliding_window", 1), "use_sliding_window");
+  EXPECT_MENTIONS(error_of(qwen2, "max_window_layers", "1"), "max_window_layers");
+  qwen2["layer_types"] = json::array({"sliding_attention"});
+  EXPECT_EQ(error_of(qwen2, "sliding_window", 4), "no error");
+  EXPECT_MENTIONS(error_of(qwen2, "sliding_window", nullptr), "and there is no sliding_window");
+  EXPECT_MENTIONS(error_of(qwen2, "use_sliding_window", false), "and there is no sliding_window");
+  EXPECT_MENTIONS(llama_error("sliding_window", 7), "\"sliding_window\" is 7, below the 8");
+  EXPECT_MENTIONS(llama_error("layer_types", json::array({"sliding_attention"})),
+                  "\"layer_types\" is [\"sliding_attention\"]");
+  EXPECT_EQ(llama_error("sliding_window", 8), "no error");
+}
+
+// Attention has 4 FLOPs per element of a query and key pair in the forward, and 8 in the backward.
+TEST(Config, AWindowSavesFlops) {
+  json mistral = kLlama;
+  mistral.update({{"model_type", "mistral"}, {"max_position_embeddings", 100}});
+  const auto decoder_with = [&](const json& window) {
+    mistral["sliding_window"] = window;
+    return decoder_of_config(mistral, "config.json");
+  };
+  const auto full = decoder_with(nullptr), windowed = decoder_with(10);
+  EXPECT_EQ(windowed->flops_per_token(10), full->flops_per_token(10));
+  const double elements = 8, hidden_pairs = 90.0 * 90 / 2;
+  EXPECT_DOUBLE_EQ(full->flops_per_token(100) - windowed->flops_per_token(100),
+                   12 * elements * hidden_pairs / 100);
+  EXPECT_EQ(windowed->keys_seen(7), 7);
+  EXPECT_EQ(windowed->keys_seen(70), 10);
+  EXPECT_EQ(full->keys_seen(70), 70);
+}
+
+TEST(Config, Qwen3NamesItsHeads) {
   json qwen3 = kLlama;
-  qwen3.update({{"model_type", "qwen3"}, {"head_dim", 6}, {"sliding_window", 4}, {"max_window_layers", 1}});
+  qwen3.update({{"model_type", "qwen3"}, {"head_dim", 6}});
   const auto error_with = [&](const std::string& key, const json& value) {
     return error_of(qwen3, key, value);
   };
@@ -191,14 +286,6 @@ TEST(Config, Qwen3NamesItsHeadsAndHasNoWindows) {
     EXPECT_EQ(d.qkv_bias, bias);
     EXPECT_EQ(d.attproj_bias, bias);
   }
-  EXPECT_EQ(error_with("use_sliding_window", false), "no error");
-  EXPECT_MENTIONS(error_with("use_sliding_window", true), "\"sliding_window\" is 4, below the 8");
-  EXPECT_EQ(error_with("layer_types", {"full_attention"}), "no error");
-  json of_types = qwen3;  // whose list decides, whatever the switch says
-  of_types["layer_types"] = {"full_attention"};
-  EXPECT_EQ(error_of(of_types, "use_sliding_window", true), "no error");
-  EXPECT_MENTIONS(error_with("layer_types", {"sliding_attention"}),
-                  "\"layer_types\" is [\"sliding_attention\"]");
   EXPECT_MENTIONS(error_with("head_dim", nullptr), "\"head_dim\" is missing");
   EXPECT_EQ(error_with("num_key_value_heads", nullptr), "no error");  // as many as query heads
   EXPECT_MENTIONS(error_with("head_dim", 258), "head_dim is 258");
@@ -236,6 +323,7 @@ TEST(Config, NamedSizesAreThoseOfTheModels) {
   EXPECT_EQ(named_decoder("tinyllama:1.1B")->parameter_count(), 1'100'048'384);
   EXPECT_EQ(named_decoder("llama3.2:1B")->parameter_count(), 1'235'814'400);
   EXPECT_EQ(named_decoder("llama3.1:8B")->parameter_count(), 8'030'261'248);
+  EXPECT_EQ(named_decoder("mistral0.1:7B")->parameter_count(), 7'241'732'096);
   EXPECT_EQ(named_decoder("mistral:7B")->parameter_count(), 7'248'023'552);
   EXPECT_EQ(named_decoder("qwen2.5:0.5B")->parameter_count(), 494'032'768);
   EXPECT_EQ(named_decoder("qwen2.5:7B")->parameter_count(), 7'615'616'512);

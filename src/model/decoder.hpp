@@ -200,6 +200,8 @@ class Decoder {
   virtual std::string describe() const = 0;          // "12 layers, 12 heads, 768 channels"
   // FLOPs of forward and backward per token at sequence length T.
   virtual double flops_per_token(std::int64_t T) const = 0;
+  // The last of these keys that a query sees, on average over the layers: fewer if there are windows.
+  virtual double keys_seen(std::int64_t keys) const = 0;
   // The folder's config.json, which also tells one decoder from another.
   virtual nlohmann::json config(const BoundaryTokens& tokens) const = 0;
   // The dtype of a folder's or file's weights: fp32, bf16 or fp16 (that of the token embedding).

@@ -70,31 +70,78 @@ std::string_view name_in_json(ops::GateActivation activation) {
   }
 }
 
-// ---- Windows ----
+// ---- Windows, as transformers reads them ----
 
-// Every query must see all keys before it: a window must be as long as the context.
-void require_no_window(const LlamaConfig& c, const json& config, const std::string& where) {
-  const auto types = config.find("layer_types");
-  if (types != config.end() && !types->is_null()) {
-    const bool full = types->is_array() && std::ssize(*types) == c.layers &&
-                      std::ranges::all_of(*types, [](const json& type) { return type == "full_attention"; });
-    if (!full) refuse_value("layer_types", *types, "only full_attention for each layer is supported", where);
-  }
-  const bool has_switch = c.family == LlamaFamily::qwen2 || c.family == LlamaFamily::qwen3;
-  const bool types_decide = has_switch && types != config.end() && !types->is_null();
-  if (types_decide || (has_switch && !config_flag(config, "use_sliding_window", false, where))) return;
-  constexpr std::int64_t kDefault = 4096;  // of transformers
-  const bool missing = !config.contains("sliding_window") && c.family != LlamaFamily::llama;
-  const auto window =
-      missing ? std::optional(kDefault) : optional_config_integer(config, "sliding_window", where);
-  if (!window || *window >= c.context) return;
-  if (*window < 1)
+constexpr std::string_view kFull = "full_attention", kSliding = "sliding_attention";
+
+bool has_window_switch(LlamaFamily family) {
+  return family == LlamaFamily::qwen2 || family == LlamaFamily::qwen3;
+}
+
+std::int64_t window_of(LlamaFamily family, const json& config, const std::string& where) {
+  if (has_window_switch(family) && !config_flag(config, "use_sliding_window", false, where)) return 0;
+  constexpr std::int64_t kDefault = 4096;
+  if (family != LlamaFamily::llama && !config.contains("sliding_window")) return kDefault;
+  const auto window = optional_config_integer(config, "sliding_window", where);
+  if (window && *window < 1)
     throw Error(fmt::format("\"sliding_window\" is {}", *window), where, "give a length, or null");
-  throw Error(
-      fmt::format("\"sliding_window\" is {}, below the {} of max_position_embeddings: windows are not "
-                  "supported",
-                  *window, c.context),
-      where, fmt::format("set max_position_embeddings to {}, where no window hides anything", *window));
+  return window.value_or(0);
+}
+
+// layer_types decides, if there is one.
+std::vector<bool> window_layers_of(const LlamaConfig& c, const json& config, const std::string& where) {
+  std::vector<bool> layers;
+  const auto types = config.find("layer_types");
+  if (types == config.end() || types->is_null()) {
+    if (!has_window_switch(c.family)) return {};
+    const std::int64_t first = optional_config_integer(config, "max_window_layers", where).value_or(28);
+    for (std::int64_t l = 0; l < c.layers; ++l) layers.push_back(l >= first);
+    return layers;
+  }
+  if (!types->is_array() || std::ssize(*types) != c.layers)
+    refuse_value("layer_types", *types, fmt::format("not a list for {} layers", c.layers), where);
+  for (const json& type : *types) {
+    if (type != kFull && type != kSliding)
+      refuse_value("layer_types", *types, fmt::format("only {} and {} are supported", kFull, kSliding),
+                   where);
+    layers.push_back(type == kSliding);
+  }
+  if (c.window == 0 && std::ranges::count(layers, true) > 0)
+    refuse_value("layer_types", *types, "and there is no sliding_window", where);
+  return layers;
+}
+
+void read_windows(LlamaConfig& c, const json& config, const std::string& where) {
+  c.window = window_of(c.family, config, where);
+  c.window_layers = window_layers_of(c, config, where);
+  if (c.family != LlamaFamily::llama) return;
+  if (!c.windows().empty()) {
+    throw Error(fmt::format("\"sliding_window\" is {}, below the {} of max_position_embeddings: a llama has "
+                            "no windows",
+                            c.window, c.context),
+                where, "use a model_type that has them: mistral, qwen2 or qwen3");
+  }
+  c.window = 0;
+  c.window_layers.clear();
+}
+
+json layer_types_json(const std::vector<std::int64_t>& windows) {
+  json types = json::array();
+  for (const std::int64_t window : windows) types.push_back(window > 0 ? kSliding : kFull);
+  return types;
+}
+
+// A mistral without layer_types has its window in all layers. Older programs read max_window_layers.
+void write_windows(const LlamaConfig& c, json& config) {
+  const std::vector<std::int64_t> windows = c.windows();
+  if (has_window_switch(c.family)) config["use_sliding_window"] = !windows.empty();
+  if (c.family == LlamaFamily::mistral) config["sliding_window"] = nullptr;
+  if (windows.empty()) return;
+  config["sliding_window"] = c.window;
+  const auto full = std::ranges::count(windows, std::int64_t{0});
+  if (has_window_switch(c.family) || full > 0) config["layer_types"] = layer_types_json(windows);
+  if (has_window_switch(c.family))
+    config["max_window_layers"] = std::ranges::find(windows, c.window) - windows.begin();
 }
 
 }  // namespace
@@ -132,6 +179,7 @@ TransformerDescription LlamaConfig::description() const {
           .hidden = hidden,
           .vocab = vocab,
           .context = context,
+          .windows = windows(),
           .layer_norm = false,
           .eps = eps,
           .qkv_bias = attention_bias || family == LlamaFamily::qwen2,
@@ -143,6 +191,16 @@ TransformerDescription LlamaConfig::description() const {
           .tied_head = tied_head};
 }
 
+std::vector<std::int64_t> LlamaConfig::windows() const {
+  if (window == 0 || window >= context) return {};
+  std::vector<std::int64_t> each(static_cast<std::size_t>(layers), window);
+  for (std::size_t l = 0; l < window_layers.size(); ++l) {
+    if (!window_layers[l]) each[l] = 0;
+  }
+  if (std::ranges::count(each, 0) == layers) return {};
+  return each;
+}
+
 namespace {
 
 struct Size {
@@ -152,6 +210,7 @@ struct Size {
   double theta, eps;
   bool tied;
   double llama3_factor = 1;  // 1: no scaling
+  std::int64_t window = 0;
 };
 // Source: the config.json of each model on huggingface.co.
 constexpr Size kSizes[] = {
@@ -162,6 +221,8 @@ constexpr Size kSizes[] = {
     {"llama3.2:1B", LlamaFamily::llama, 16, 2048, 8192, 32, 8, 64, 128256, 131072, 5e5, 1e-5, true, 32},
     {"llama3.2:3B", LlamaFamily::llama, 28, 3072, 8192, 24, 8, 128, 128256, 131072, 5e5, 1e-5, true, 32},
     {"llama3.1:8B", LlamaFamily::llama, 32, 4096, 14336, 32, 8, 128, 128256, 131072, 5e5, 1e-5, false, 8},
+    {"mistral0.1:7B", LlamaFamily::mistral, 32, 4096, 14336, 32, 8, 128, 32000, 32768, 1e4, 1e-5, false, 1,
+     4096},
     {"mistral:7B", LlamaFamily::mistral, 32, 4096, 14336, 32, 8, 128, 32768, 32768, 1e6, 1e-5, false},
     {"qwen2.5:0.5B", LlamaFamily::qwen2, 24, 896, 4864, 14, 2, 64, 151936, 32768, 1e6, 1e-6, true},
     {"qwen2.5:1.5B", LlamaFamily::qwen2, 28, 1536, 8960, 12, 2, 128, 151936, 131072, 1e6, 1e-6, true},
@@ -184,6 +245,7 @@ std::optional<LlamaConfig> LlamaConfig::named(std::string_view name) {
                 .hidden = size->hidden,
                 .vocab = size->vocab,
                 .context = size->context,
+                .window = size->window,
                 .eps = static_cast<float>(size->eps),
                 .tied_head = size->tied,
                 .rope = {.theta = size->theta, .R = size->head_size}};
@@ -215,6 +277,9 @@ void LlamaConfig::validate(const std::string& where) const {
   check_size("max_position_embeddings", context, kMostContext, where);
   check(heads * head_size <= kMostChannels, fmt::format("{} heads of {} elements", heads, head_size),
         fmt::format("give at most {} elements in all", kMostChannels));
+  check(window_layers.empty() || std::ssize(window_layers) == layers,
+        fmt::format("layer_types is for {} layers, and num_hidden_layers {}", window_layers.size(), layers),
+        "give as many layers as the model has");
   check(heads % key_heads == 0, fmt::format("{} key heads do not divide {} heads", key_heads, heads),
         "choose num_key_value_heads that divide num_attention_heads");
   check(head_size % 2 == 0, fmt::format("head_dim is {}, and rotary positions need pairs", head_size),
@@ -261,7 +326,7 @@ LlamaConfig LlamaConfig::from_json(LlamaFamily family, const json& json, const s
   c.rope = rope_of(json, c.head_size, {.theta = config_number(json, "rope_theta", 10000, where)}, where);
   c.activation = activation_of(json, where);
   c.validate(where);
-  require_no_window(c, json, where);
+  read_windows(c, json, where);
   return c;
 }
 
@@ -287,8 +352,7 @@ nlohmann::json LlamaConfig::to_json(const BoundaryTokens& tokens) const {
   tokens.write_to(config);
   if (family == LlamaFamily::llama || family == LlamaFamily::qwen3) config["attention_bias"] = attention_bias;
   if (family == LlamaFamily::llama) config["mlp_bias"] = mlp_bias;
-  if (family == LlamaFamily::mistral) config["sliding_window"] = nullptr;
-  if (family == LlamaFamily::qwen2 || family == LlamaFamily::qwen3) config["use_sliding_window"] = false;
+  write_windows(*this, config);
   return config;
 }
 

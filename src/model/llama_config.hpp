@@ -27,7 +27,9 @@ struct LlamaConfig {
   std::int64_t hidden = 0;  // of the MLP
   std::int64_t vocab = 0;
   std::int64_t context = 0;  // most positions in a sequence
-  float eps = 1e-6f;         // of RMS normalization
+  std::int64_t window = 0;   // the number of last keys that a query sees in layers with a window; 0: none
+  std::vector<bool> window_layers = {};  // whether each layer has the window; empty: all of them
+  float eps = 1e-6f;                     // of RMS normalization
   bool attention_bias = false, mlp_bias = false;
   bool tied_head = false;
   ops::RopeAngles rope;
@@ -36,6 +38,8 @@ struct LlamaConfig {
   bool operator==(const LlamaConfig&) const = default;
 
   TransformerDescription description() const;
+  // The description's. A window as long as the context hides nothing and counts as none.
+  std::vector<std::int64_t> windows() const;
   // Throws Error, naming the place the sizes come from, for sizes that cannot be.
   void validate(const std::string& where) const;
 

@@ -85,8 +85,8 @@ Tensor attended(const TransformerDescription& d, const TransformerBlockActivatio
 }
 
 // The batch attends to itself.
-void attention(Context& ctx, const TransformerPass& t, const TransformerBlockActivations& a,
-               bool batch_invariant) {
+void attention(Context& ctx, const TransformerPass& t, const TransformerBlock& p,
+               const TransformerBlockActivations& a, bool batch_invariant) {
   const Tensor qk = attended(t.d, a);
   attention_forward(ctx, {.q = q_of(t.d, qk),
                           .k = k_of(t.d, qk),
@@ -97,6 +97,7 @@ void attention(Context& ctx, const TransformerPass& t, const TransformerBlockAct
                           .lse = a.lse,
                           .scale = attention_scale(t.d.head_size),
                           .mask = Mask::causal,
+                          .window = p.window,
                           .batch_invariant = batch_invariant,
                           .max_seqlen = t.batch.max_seqlen});
 }
@@ -112,8 +113,9 @@ void append_to_cache(Context& ctx, const TransformerPass& t, const TransformerBl
 }
 
 // The batch attends to all tokens of its sequences so far, and its own keys and values are stored.
-void attention_to_cache(Context& ctx, const TransformerPass& t, const TransformerBlockActivations& a,
-                        const LayerCache& cache, const CachePlaces& places) {
+void attention_to_cache(Context& ctx, const TransformerPass& t, const TransformerBlock& p,
+                        const TransformerBlockActivations& a, const LayerCache& cache,
+                        const CachePlaces& places) {
   const Tensor qk = attended(t.d, a);
   cached_attention(ctx, {.q = q_of(t.d, qk),
                          .k = k_of(t.d, qk),
@@ -124,11 +126,12 @@ void attention_to_cache(Context& ctx, const TransformerPass& t, const Transforme
                          .cu_seqlens = t.batch.cu_seqlens,
                          .lengths = places.lengths,
                          .out = a.att,
-                         .scale = attention_scale(t.d.head_size)});
+                         .scale = attention_scale(t.d.head_size),
+                         .window = p.window});
 }
 
-void attention_gradient(Context& ctx, const TransformerPass& t, const TransformerBlockActivations& a,
-                        const TransformerBackwardBuffers::Block& d) {
+void attention_gradient(Context& ctx, const TransformerPass& t, const TransformerBlock& p,
+                        const TransformerBlockActivations& a, const TransformerBackwardBuffers::Block& d) {
   const Tensor qk = attended(t.d, a);
   attention_backward(ctx, {.q = q_of(t.d, qk),
                            .k = k_of(t.d, qk),
@@ -143,6 +146,7 @@ void attention_gradient(Context& ctx, const TransformerPass& t, const Transforme
                            .dv = v_of(t.d, d.dqkv),
                            .scale = attention_scale(t.d.head_size),
                            .mask = Mask::causal,
+                           .window = p.window,
                            .max_seqlen = t.batch.max_seqlen});
 }
 
@@ -246,10 +250,10 @@ void block_inside(Context& ctx, const TransformerPass& t, const TransformerBlock
   normalize_heads(ctx, t.d, p, a);
   rotate(ctx, t, attended(t.d, a));
   if (cache && caching.reads_cache) {
-    attention_to_cache(ctx, t, a, *cache, caching.places);
+    attention_to_cache(ctx, t, p, a, *cache, caching.places);
   } else {
     if (cache) append_to_cache(ctx, t, a, *cache, caching.places);
-    attention(ctx, t, a, invariant);
+    attention(ctx, t, p, a, invariant);
   }
   add_projection(ctx, matrix(a.att), p.attproj, x, a.residual_mid, invariant, p.fc.weight);
   normalize(ctx, t.d, input_of_mlp(t.d, x, a), p.norm2, a.norm2);
@@ -311,7 +315,7 @@ void block_backward(Context& ctx, const TransformerPass& t, const TransformerBlo
   matmul_dw(ctx, {dresidual, matrix(a.att), g.attproj.weight, g.attproj.bias, Store::assign});
   matmul_dx(ctx, {dresidual, p.attproj.weight, {}, matrix(d.datt)});
   if (t.d.parallel) mlp_to_residual();
-  attention_gradient(ctx, t, a, d);
+  attention_gradient(ctx, t, p, a, d);
   const Tensor dqk = qk_of(t.d, d.dqkv);
   rotate_back(ctx, t, dqk);
   normalize_heads_backward(ctx, t.d, p, a, dqk, g);

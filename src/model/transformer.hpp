@@ -47,8 +47,10 @@ struct TransformerDescription {
   std::int64_t hidden = 0;  // F
   std::int64_t vocab = 0;
   std::int64_t context = 0;  // most positions in a sequence
-  bool layer_norm = true;    // layer normalization with a bias; false: RMS normalization without
-  float eps = 1e-5f;         // of the normalizations
+  // For each layer, the number of last keys that a query sees; 0: all. Empty: all, in every layer.
+  std::vector<std::int64_t> windows = {};
+  bool layer_norm = true;  // layer normalization with a bias; false: RMS normalization without
+  float eps = 1e-5f;       // of the normalizations
   bool qkv_bias = true, attproj_bias = true, mlp_bias = true;
   bool qk_norm = false;  // RMS normalization of each head of q and k by itself, before the rotation
   std::optional<ops::RopeAngles> rope;      // none: learned positions
@@ -92,8 +94,10 @@ std::vector<ForwardMatrix> forward_matrices(const TransformerDescription& d);
 std::int64_t parameter_count(const TransformerDescription& d);
 // FLOPs of forward and backward per token at sequence length T: 6 per parameter that multiplies, and
 // attention's 6·L·NH·HS·T with the causal mask counted as half. Source: J. Kaplan et al., arXiv:2001.08361,
-// with the mask's half.
+// with the mask's half. A window W < T leaves T² − (T − W)² of the T² in a layer.
 double flops_per_token(const TransformerDescription& d, std::int64_t T);
+// The last of these keys that a query sees, on average over the layers.
+double keys_seen(const TransformerDescription& d, std::int64_t keys);
 
 struct NormParameters {
   Tensor weight, bias;  // (C)
@@ -101,11 +105,12 @@ struct NormParameters {
 
 struct TransformerBlock {
   NormParameters norm1, norm2;
-  Linear qkv;             // (H·HS, C), (H·HS): the rows of q, k, v in this order
-  Tensor q_norm, k_norm;  // (HS)
-  Linear attproj;         // (C, NH·HS), (C)
-  Linear fc;              // (F, C), (F); with a gate (2F, C), (2F): gate, then up
-  Linear fcproj;          // (C, F), (C)
+  Linear qkv;               // (H·HS, C), (H·HS): the rows of q, k, v in this order
+  Tensor q_norm, k_norm;    // (HS)
+  Linear attproj;           // (C, NH·HS), (C)
+  Linear fc;                // (F, C), (F); with a gate (2F, C), (2F): gate, then up
+  Linear fcproj;            // (C, F), (C)
+  std::int64_t window = 0;  // of the attention; 0: none
 };
 
 // The tensors of a DecoderParameters by their places in the network. Those that a description leaves out are

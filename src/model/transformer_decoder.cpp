@@ -145,7 +145,14 @@ class Cached final : public PassOf<CachedPass> {
 std::string TransformerDecoder::describe() const {
   const std::string shared =
       d_.key_heads == d_.heads ? "" : fmt::format(" ({} for keys and values)", d_.key_heads);
-  return fmt::format("{} layers, {} heads{}, {} channels", d_.layers, d_.heads, shared, d_.channels);
+  std::string windows;
+  if (!d_.windows.empty()) {
+    const auto full = std::ranges::count(d_.windows, std::int64_t{0});
+    windows = fmt::format(", windows of {}", std::ranges::max(d_.windows)) +
+              (full > 0 ? fmt::format(" in {} layers", d_.layers - full) : "");
+  }
+  return fmt::format("{} layers, {} heads{}, {} channels{}", d_.layers, d_.heads, shared, d_.channels,
+                     windows);
 }
 
 DecoderParameters TransformerDecoder::allocate_parameters(DType dtype, Category category,

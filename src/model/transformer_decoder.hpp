@@ -1,13 +1,15 @@
 // A transformer as a Decoder. A family adds its config.json.
 #pragma once
 
+#include <utility>
+
 #include "model/transformer.hpp"
 
 namespace warpwright {
 
 class TransformerDecoder : public Decoder {
  public:
-  explicit TransformerDecoder(TransformerDescription description) : d_(description) {}
+  explicit TransformerDecoder(TransformerDescription description) : d_(std::move(description)) {}
 
   const TransformerDescription& description() const { return d_; }
 
@@ -18,6 +20,7 @@ class TransformerDecoder : public Decoder {
   std::int64_t parameter_count() const override { return warpwright::parameter_count(d_); }
   std::string describe() const override;
   double flops_per_token(std::int64_t T) const override { return warpwright::flops_per_token(d_, T); }
+  double keys_seen(std::int64_t keys) const override { return warpwright::keys_seen(d_, keys); }
 
   DecoderParameters allocate_parameters(DType dtype, Category category, std::string_view prefix,
                                         Allocator& allocator) const override;

@@ -31,6 +31,15 @@ std::int64_t fc_columns(const TransformerDescription& d) {
   return d.gate ? 2 * d.hidden : d.hidden;
 }
 
+std::int64_t window_of(const TransformerDescription& d, std::int64_t layer) {
+  return d.windows.empty() ? 0 : d.windows[static_cast<std::size_t>(layer)];
+}
+// The last of these keys that a layer's query sees.
+std::int64_t keys_in_layer(const TransformerDescription& d, std::int64_t layer, std::int64_t keys) {
+  const std::int64_t window = window_of(d, layer);
+  return window > 0 ? std::min(window, keys) : keys;
+}
+
 double initial_deviation(const TransformerDescription& d, ParameterKind kind) {
   switch (kind) {
     case ParameterKind::vocabulary:
@@ -225,7 +234,18 @@ double flops_per_token(const TransformerDescription& d, std::int64_t T) {
   const double layer = product(d.channels, d.all_heads() * d.head_size + width) +
                        product(d.channels, fc_columns(d) + d.hidden);
   const double matrices = static_cast<double>(d.layers) * layer + product(d.padded_vocab(), d.channels);
-  return 6 * matrices + 6 * product(d.layers, width) * static_cast<double>(T);
+  double pairs = 0;  // of a query and a key, two for each that is seen
+  for (std::int64_t l = 0; l < d.layers; ++l) {
+    const std::int64_t W = keys_in_layer(d, l, T);
+    pairs += product(W, 2 * T - W);
+  }
+  return 6 * matrices + 6 * static_cast<double>(width) * pairs / static_cast<double>(T);
+}
+
+double keys_seen(const TransformerDescription& d, std::int64_t keys) {
+  double sum = 0;
+  for (std::int64_t l = 0; l < d.layers; ++l) sum += static_cast<double>(keys_in_layer(d, l, keys));
+  return sum / static_cast<double>(d.layers);
 }
 
 DecoderParameters allocate_parameters(const TransformerDescription& d, DType dtype, Category category,
@@ -261,6 +281,7 @@ TransformerParameters transformer_parameters(const TransformerDescription& d,
     b.norm1 = both(d.layer_norm);
     b.qkv = linear(d.qkv_bias);
     b.q_norm = take_if(d.qk_norm), b.k_norm = take_if(d.qk_norm);
+    b.window = window_of(d, l);
     b.attproj = linear(d.attproj_bias);
     b.norm2 = both(d.layer_norm);
     b.fc = linear(d.mlp_bias);
