@@ -25,7 +25,8 @@ struct Run {
 
 std::vector<Run> runs(std::initializer_list<DType> dtypes) {
   std::vector<Run> list;
-  for (const char* model : {"llama", "llama3", "mistral", "qwen2", "qwen3", "gpt_neox", "gpt_neox_serial"}) {
+  for (const char* model : {"llama", "llama3", "mistral", "mistral_window", "qwen2", "qwen3", "qwen3_windows",
+                            "gpt_neox", "gpt_neox_serial"}) {
     for (const DType dtype : dtypes) {
       for (const DeviceKind device : {DeviceKind::cpu, DeviceKind::cuda})
         list.push_back({model, dtype, device});

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 
 #include "infer/initial_weights.hpp"
+#include "model/families.hpp"
 #include "runtime/host_view.hpp"
 #include "runtime/test_folder.hpp"
 
@@ -20,13 +22,30 @@ using Ids = std::vector<std::int32_t>;
 
 constexpr GPT2Config kSizes{.layers = 2, .heads = 2, .channels = 32, .vocab = 50, .context = 100};
 
+// Three layers, of which the first and the last have a window.
+std::shared_ptr<const Decoder> windowed_decoder(const GPT2Config& sizes, std::int64_t window) {
+  return decoder_of_config({{"model_type", "qwen3"},
+                            {"num_hidden_layers", 3},
+                            {"num_attention_heads", 4},
+                            {"num_key_value_heads", 2},
+                            {"head_dim", sizes.channels / 4},
+                            {"hidden_size", sizes.channels},
+                            {"intermediate_size", 2 * sizes.channels},
+                            {"vocab_size", sizes.vocab},
+                            {"max_position_embeddings", sizes.context},
+                            {"use_sliding_window", true},
+                            {"sliding_window", window},
+                            {"layer_types", {"sliding_attention", "full_attention", "sliding_attention"}}},
+                           "config.json");
+}
+
 // Initial weights are so small that all tokens are about as likely; larger ones have opinions. They are the
 // same in fp32 and bf16.
-DecoderWeights decided_weights(DType dtype, Device device = {}, const GPT2Config& sizes = kSizes) {
-  const DecoderWeights weights = initial_weights(dtype, sizes, device);
+DecoderWeights decided_weights(const std::shared_ptr<const Decoder>& decoder, DType dtype, Device device) {
+  const DecoderWeights weights = initial_weights(decoder, dtype, device);
   const Stream stream(device);
   for (const auto& [name, tensor] : weights.parameters) {
-    if (name.find("ln_") != std::string::npos) continue;
+    if (name.find("ln_") != std::string::npos || name.find("norm") != std::string::npos) continue;
     const HostView host = downloaded(tensor, stream);
     const std::int64_t elements = tensor.elements();
     visit_dtype(tensor.dtype, [&](auto tag) {
@@ -40,6 +59,10 @@ DecoderWeights decided_weights(DType dtype, Device device = {}, const GPT2Config
     stream.synchronize();
   }
   return weights;
+}
+
+DecoderWeights decided_weights(DType dtype, Device device = {}) {
+  return decided_weights(std::make_shared<GPT2Decoder>(kSizes), dtype, device);
 }
 
 Ids random_tokens(std::mt19937& random, std::size_t count, std::int32_t vocab = kSizes.vocab) {
@@ -113,18 +136,19 @@ TEST(DecodingEngine, TakesACacheForTheContextThatItIsGiven) {
 
 // The logits of every token that is drawn after these prompts, together, are those of a forward in fp32 over
 // the whole sequence, up to a share of the largest.
-void expect_logits_of_whole_forwards(Device device, DType dtype, const GPT2Config& sizes,
+void expect_logits_of_whole_forwards(Device device, DType dtype,
+                                     const std::shared_ptr<const Decoder>& decoder,
                                      const DecodingOptions& options, const std::vector<std::size_t>& lengths,
                                      double tolerance) {
   constexpr std::int64_t kTokens = 20;
-  const DecoderWeights weights = decided_weights(dtype, device, sizes);
-  const DecoderWeights exact = decided_weights(DType::f32, {}, sizes);
+  const DecoderWeights weights = decided_weights(decoder, dtype, device);
+  const DecoderWeights exact = decided_weights(decoder, DType::f32, {});
   Context context(ContextOptions{}, device), other{ContextOptions{}};
   DecodingEngine engine(context, weights, options);
   std::mt19937 random(1);
   std::map<DecodingEngine::Id, Ids> sequences;
   for (const std::size_t length : lengths) {
-    const Ids prompt = random_tokens(random, length, static_cast<std::int32_t>(sizes.vocab));
+    const Ids prompt = random_tokens(random, length, static_cast<std::int32_t>(decoder->vocab()));
     sequences[engine.add(prompt, {.max_tokens = kTokens, .sampling = {.seed = length}})] = prompt;
   }
   double worst = 0;
@@ -144,11 +168,15 @@ void expect_logits_of_whole_forwards(Device device, DType dtype, const GPT2Confi
   for (const auto& [id, tokens] : sequences) EXPECT_GT(tokens.size(), static_cast<std::size_t>(kTokens));
 }
 
-// Around the edges of blocks.
+// Around the edges of blocks, and of windows.
 TEST(DecodingEngine, HasTheLogitsOfWholeForwards) {
-  for (const std::int64_t batch_tokens : {0, 7}) {  // 7: prompts come in pieces
-    expect_logits_of_whole_forwards({}, DType::f32, kSizes, {.sequences = 6, .batch_tokens = batch_tokens},
-                                    {1, 2, 15, 16, 17, 31, 33, 60, 80}, 1e-5);
+  for (const auto& decoder : std::initializer_list<std::shared_ptr<const Decoder>>{
+           std::make_shared<GPT2Decoder>(kSizes), windowed_decoder(kSizes, 16),
+           windowed_decoder(kSizes, 9)}) {
+    for (const std::int64_t batch_tokens : {0, 7}) {  // 7: prompts come in pieces
+      expect_logits_of_whole_forwards({}, DType::f32, decoder, {.sequences = 6, .batch_tokens = batch_tokens},
+                                      {1, 2, 15, 16, 17, 31, 33, 60, 80}, 1e-5);
+    }
   }
 }
 
@@ -157,12 +185,14 @@ TEST(DecodingEngine, HasTheLogitsOfWholeForwards) {
 void expect_logits_in_16_bits(Device device) {
   constexpr GPT2Config kLarger{.layers = 2, .heads = 2, .channels = 128, .vocab = 5000, .context = 700};
   const std::vector<std::size_t> lengths{500, 1, 127, 128, 129, 2, 100, 200, 255, 256, 257, 383, 512};
-  for (const std::size_t count : {1, 5, 13}) {
-    // Ten results of each layer, the last normalization and the logit are rounded to 8 bits.
+  // Ten results of each layer, the last normalization and the logit are rounded to 8 bits.
+  const auto expect = [&](const std::shared_ptr<const Decoder>& decoder, std::size_t count, int layers) {
     expect_logits_of_whole_forwards(
-        device, DType::bf16, kLarger, {.sequences = static_cast<std::int64_t>(count)},
-        {lengths.begin(), lengths.begin() + static_cast<std::ptrdiff_t>(count)}, 22 * 0x1p-9);
-  }
+        device, DType::bf16, decoder, {.sequences = static_cast<std::int64_t>(count)},
+        {lengths.begin(), lengths.begin() + static_cast<std::ptrdiff_t>(count)}, (10 * layers + 2) * 0x1p-9);
+  };
+  for (const std::size_t count : {1, 5, 13}) expect(std::make_shared<GPT2Decoder>(kLarger), count, 2);
+  for (const std::int64_t window : {100, 300}) expect(windowed_decoder(kLarger, window), 13, 3);
 }
 TEST(DecodingEngine, HasTheLogitsOfWholeForwardsIn16Bits) {
   expect_logits_in_16_bits({});

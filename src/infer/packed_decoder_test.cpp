@@ -26,8 +26,8 @@ using nlohmann::json;
 
 const GPT2Config kGPT2{.layers = 2, .heads = 4, .channels = 72, .vocab = 203, .context = 64};
 
-// GPT-2 has a tied head and biases; Llama a head of its own, fewer key heads and a gate; Qwen3 QK norm;
-// GPT-NeoX both branches in parallel.
+// GPT-2 has a tied head and biases; Llama a head of its own, fewer key heads and a gate; Qwen3 QK norm and a
+// window in its second layer; GPT-NeoX both branches in parallel.
 std::vector<std::shared_ptr<const Decoder>> decoders() {
   json llama = {{"model_type", "llama"},    {"num_hidden_layers", 2},   {"num_attention_heads", 4},
                 {"hidden_size", 72},        {"num_key_value_heads", 2}, {"head_dim", 16},
@@ -36,6 +36,7 @@ std::vector<std::shared_ptr<const Decoder>> decoders() {
   json qwen3 = llama;
   qwen3["model_type"] = "qwen3";
   qwen3["tie_word_embeddings"] = true;
+  qwen3.update({{"use_sliding_window", true}, {"sliding_window", 5}, {"max_window_layers", 1}});
   const json neox = {{"model_type", "gpt_neox"},      {"num_hidden_layers", 2},
                      {"num_attention_heads", 4},      {"hidden_size", 64},
                      {"intermediate_size", 100},      {"vocab_size", 203},

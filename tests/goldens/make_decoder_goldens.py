@@ -75,6 +75,15 @@ MODELS = {
         **COMMON, hidden_size=30, num_attention_heads=6, num_key_value_heads=3, head_dim=14, intermediate_size=41,
         vocab_size=113, tie_word_embeddings=True, rms_norm_eps=1e-6, use_sliding_window=False,
         rope_parameters=dict(rope_type="default", rope_theta=1000000.0))),
+    "mistral_window": dict(T=39, model=MistralForCausalLM, config=MistralConfig(
+        **COMMON, hidden_size=30, num_attention_heads=6, num_key_value_heads=3, head_dim=6, intermediate_size=37,
+        vocab_size=79, tie_word_embeddings=False, rms_norm_eps=1e-5, sliding_window=7,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0))),
+    "qwen3_windows": dict(T=41, model=Qwen3ForCausalLM, config=Qwen3Config(
+        **COMMON | dict(num_hidden_layers=3), hidden_size=22, num_attention_heads=4, num_key_value_heads=2, head_dim=10,
+        intermediate_size=29, vocab_size=73, tie_word_embeddings=False, rms_norm_eps=1e-6, use_sliding_window=True,
+        sliding_window=11, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0))),
     "gpt_neox": dict(T=31, model=GPTNeoXForCausalLM, config=GPTNeoXConfig(
         **COMMON, hidden_size=36, num_attention_heads=3, intermediate_size=52, vocab_size=89, tie_word_embeddings=False,
         use_parallel_residual=True, rope_parameters=dict(rope_type="default", rope_theta=10000.0,
