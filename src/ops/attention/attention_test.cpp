@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "ops/attention/cases.hpp"
 #include "ops/element.hpp"
@@ -252,7 +253,7 @@ void expect_packed_equals_alone(const Op<A>& op, const Variant<A>& variant, cons
 TEST_P(Forward, ASequenceDoesNotDependOnWhatIsPackedBesideIt) {
   std::string reason;
   int checked = 0;
-  for (const attention::Case& c : {kPacked, with_pairs(kPacked)}) {
+  for (const attention::Case& c : {kPacked, with_pairs(kPacked), attention::windowed(kPacked, 70)}) {
     Fixture fixture(3);
     const auto args = attention::make_forward(c, dtype_for(GetParam()), true, fixture);
     const auto* variant = usable(attention_forward_op(), GetParam(), args, reason);
@@ -264,13 +265,17 @@ TEST_P(Forward, ASequenceDoesNotDependOnWhatIsPackedBesideIt) {
 }
 
 TEST_P(Backward, ASequenceDoesNotDependOnWhatIsPackedBesideIt) {
-  Fixture fixture(3);
-  const DType dtype = dtype_for(GetParam());
-  const auto args = backward_with_lse(kPacked, dtype, fixture);
   std::string reason;
-  const auto* variant = usable(attention_backward_op(), GetParam(), args, reason);
-  if (!variant) GTEST_SKIP() << reason;
-  expect_packed_equals_alone(attention_backward_op(), *variant, args);
+  int checked = 0;
+  for (const attention::Case& c : {kPacked, attention::windowed(kPacked, 70)}) {
+    Fixture fixture(3);
+    const auto args = backward_with_lse(c, dtype_for(GetParam()), fixture);
+    const auto* variant = usable(attention_backward_op(), GetParam(), args, reason);
+    if (!variant) continue;
+    expect_packed_equals_alone(attention_backward_op(), *variant, args);
+    ++checked;
+  }
+  if (checked == 0) GTEST_SKIP() << reason;
 }
 
 // A (N, KH, HS) tensor with every head repeated, so that there is one for each query head.
@@ -363,6 +368,11 @@ TEST_P(Forward, LseIsOptional) {
   EXPECT_EQ(with, elements_of(args.out));
 }
 
+void fill_with_nan(const Tensor& t) {
+  for_each_element(
+      t, [&](std::int64_t offset) { store_element(t, offset, std::numeric_limits<double>::quiet_NaN()); });
+}
+
 TEST_P(Forward, NaNInAQueryStaysInItsRow) {
   const DType dtype = dtype_for(GetParam());
   for (const std::int32_t T : {3, 70}) {
@@ -377,6 +387,66 @@ TEST_P(Forward, NaNInAQueryStaysInItsRow) {
     for (std::size_t i = 0; i < out.size(); ++i) EXPECT_EQ(std::isnan(out[i]), i / 64 == 2) << i;
     for (std::size_t i = 0; i < lse.size(); ++i) EXPECT_EQ(std::isnan(lse[i]), i == 2) << i;
   }
+}
+
+TEST_P(Forward, NaNInAKeyReachesOnlyTheWindowsThatHoldIt) {
+  const DType dtype = dtype_for(GetParam());
+  for (const auto& [T, window, key] : {std::tuple(4, 2, 1), {300, 70, 100}, {300, 16, 0}}) {
+    SCOPED_TRACE(T);
+    Fixture fixture(5);
+    const auto c = attention::windowed(attention::self_attention({T}, 1, 64), window);
+    const auto args = attention::make_forward(c, dtype, true, fixture);
+    std::string reason;
+    const auto* variant = usable(attention_forward_op(), GetParam(), args, reason);
+    if (!variant) GTEST_SKIP() << reason;
+    store_element(args.k, key * args.k.strides[0] + 7, std::numeric_limits<double>::quiet_NaN());
+    run_variant(attention_forward_op(), *variant, args, 1);
+    const auto out = elements_of(args.out), lse = elements_of(args.lse);
+    for (int i = 0; i < T; ++i) {
+      const bool sees = key <= i && i < key + window;
+      EXPECT_EQ(std::isnan(out[static_cast<std::size_t>(i * 64 + 7)]), sees) << i;
+      EXPECT_EQ(std::isnan(lse[static_cast<std::size_t>(i)]), sees) << i;
+    }
+  }
+}
+
+// A product by 0 can carry a NaN through the tiles that hold its key. No window of the other tiles reads it.
+constexpr std::int64_t kNaNKey = 400, kFar = 70 + 256;
+const attention::Case kFarWindows = attention::windowed(attention::self_attention({1000}, 1, 64), 70);
+
+template <class Args>
+void put_nan_into_key(const Args& args) {
+  for (const Tensor& t : {args.k, args.v}) fill_with_nan(t.slice(0, kNaNKey, 1));
+}
+
+void expect_no_nan_far_away(const Tensor& t) {
+  const auto elements = elements_of(t);
+  for (std::int64_t row = 0; row < t.shape[0]; ++row) {
+    if (std::abs(row - kNaNKey) < kFar) continue;
+    EXPECT_FALSE(std::isnan(elements[static_cast<std::size_t>(row * 64)])) << row;
+  }
+}
+
+TEST_P(Forward, NaNInAKeyStaysInItsTiles) {
+  Fixture fixture(17);
+  const auto args = attention::make_forward(kFarWindows, dtype_for(GetParam()), true, fixture);
+  std::string reason;
+  const auto* variant = usable(attention_forward_op(), GetParam(), args, reason);
+  if (!variant) GTEST_SKIP() << reason;
+  put_nan_into_key(args);
+  run_variant(attention_forward_op(), *variant, args, 1);
+  expect_no_nan_far_away(args.out);
+}
+
+TEST_P(Backward, NaNInAKeyStaysInItsTiles) {
+  Fixture fixture(17);
+  const auto args = backward_with_lse(kFarWindows, dtype_for(GetParam()), fixture);
+  std::string reason;
+  const auto* variant = usable(attention_backward_op(), GetParam(), args, reason);
+  if (!variant) GTEST_SKIP() << reason;
+  put_nan_into_key(args);
+  run_variant(attention_backward_op(), *variant, args, 1);
+  for (const Tensor& t : {args.dq, args.dk, args.dv}) expect_no_nan_far_away(t);
 }
 
 // Longer than the sequences of the cases, with more tiles of keys than any ring buffer holds.
@@ -569,7 +639,9 @@ INSTANTIATE_TEST_SUITE_P(Attention, HugeBackward,
 TEST(AttentionReference, BackwardIsTheDerivativeOfForward) {
   for (const auto& c : {attention::self_attention({5, 3}, 2, 4), attention::Case{{3, 4}, {6, 2}, 1, 5},
                         attention::self_attention({6}, 1, 3, Mask::none),
-                        attention::grouped(attention::self_attention({5, 3}, 6, 4), 2)}) {
+                        attention::grouped(attention::self_attention({5, 3}, 6, 4), 2),
+                        attention::windowed(attention::self_attention({7, 2}, 2, 4), 3),
+                        attention::windowed(attention::Case{{3, 4}, {6, 2}, 1, 5}, 2)}) {
     Fixture fixture(seed_of(c));
     AttentionBackward b = attention::make_backward(c, DType::f64, fixture);
     b.out = fixture.output(DType::f64, b.q.shape);
@@ -588,6 +660,30 @@ TEST(AttentionReference, BackwardIsTheDerivativeOfForward) {
     check_gradient(loss, b.q, b.dq, "dq");
     check_gradient(loss, b.k, b.dk, "dk");
     check_gradient(loss, b.v, b.dv, "dv");
+  }
+}
+
+TEST(AttentionReference, AWindowHidesWhatAMaskCanHide) {
+  for (attention::Case c : attention::windowed_cases()) {
+    c.visible = true;
+    Fixture fixture(seed_of(c));
+    AttentionForward args = attention::make_forward(c, DType::f64, true, fixture);
+    SCOPED_TRACE(args.problem().describe());
+    run_reference(args);
+    const auto out = elements_of(args.out), lse = elements_of(args.lse);
+    for (std::size_t s = 0; s < c.queries.size(); ++s) {
+      const Tensor visible = args.visible.select(0, static_cast<std::int64_t>(s));
+      for (std::int64_t i = 0; i < c.queries[s]; ++i) {
+        const std::int64_t hidden = i + c.keys[s] - c.queries[s] - c.window + 1;
+        for (std::int64_t j = 0; j < std::min<std::int64_t>(hidden, c.keys[s]); ++j) {
+          visible.as<std::uint8_t>()[i * visible.strides[0] + j] = 0;
+        }
+      }
+    }
+    args.window = 0;
+    run_reference(args);
+    EXPECT_EQ(out, elements_of(args.out));
+    EXPECT_EQ(lse, elements_of(args.lse));
   }
 }
 
@@ -841,11 +937,6 @@ Args front(Args args, std::int64_t queries, std::int64_t keys) {
     t = name == "lse" ? t.slice(1, 0, queries) : t.slice(0, 0, of_keys ? keys : queries);
   });
   return args;
-}
-
-void fill_with_nan(const Tensor& t) {
-  for_each_element(
-      t, [&](std::int64_t offset) { store_element(t, offset, std::numeric_limits<double>::quiet_NaN()); });
 }
 
 // Rows after the last sequence hold NaN. Only the offsets tell where they begin. `bounds_q` and `bounds_k`

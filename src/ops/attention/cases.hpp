@@ -198,6 +198,7 @@ inline std::vector<Case> bench_cases() {
           self_attention({1024}, 8, 32),
           self_attention({1024}, 8, 128),
           grouped(self_attention({2048, 2048, 2048, 2048}, 14, 64), 2),
+          windowed(self_attention({2048}, 12, 64), 512),
           self_attention(packed, 12, 64, Mask::none),
           {{1}, {1024}, 12, 64},
           {{1}, {8192}, 12, 64}};
@@ -216,7 +217,8 @@ inline std::vector<Case> gpu_bench_cases() {
           grouped(batch(8, 2048, 14, 64, Mask::causal), 2),
           grouped(batch(16, 2048, 9, 64, Mask::causal), 3),
           grouped(batch(4, 2048, 32, 64, Mask::causal), 8),
-          grouped(batch(4, 4096, 32, 128, Mask::causal), 8)};
+          grouped(batch(4, 4096, 32, 128, Mask::causal), 8),
+          windowed(grouped(batch(1, 8192, 32, 128, Mask::causal), 8), 4096)};
 }
 
 // An encoder's texts with a bias or a mask for each text, after the same without.

@@ -29,11 +29,9 @@ Refusal head_refusal(std::int64_t HS) {
 }  // namespace
 
 Refusal refuse_large_heads(const AttentionForwardProblem& p, const DeviceInfo&) {
-  if (Refusal refusal = refuse_window(p)) return refusal;
   return head_refusal(p.HS);
 }
 Refusal refuse_large_heads(const AttentionBackwardProblem& p, const DeviceInfo&) {
-  if (Refusal refusal = refuse_window(p)) return refusal;
   return head_refusal(p.HS);
 }
 

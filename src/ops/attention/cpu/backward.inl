@@ -45,54 +45,49 @@ struct BackwardTiles {
   }
 };
 
-// For a vector of queries and the first `rows` keys: p becomes exp2(p − lse), and ds becomes p · (ds − d).
-template <bool masked>
-inline void score_gradients_vector(float* p, float* ds, std::int64_t rows, vec limits, vec lse, vec d) {
-  for (std::int64_t j = 0; j < rows; ++j) {
-    vec probability = exp2(load(p + j * kBlock) - lse);
-    if constexpr (masked) {
-      probability = select_less(set1(static_cast<float>(j)), limits, probability, zero());
-    }
+// For a vector of queries and these rows of keys: p becomes exp2(p − lse), and ds becomes p · (ds − d).
+template <class LaneMask>
+inline void score_gradients_vector(float* p, float* ds, Range rows, const LaneMask& mask, vec lse, vec d) {
+  for (std::int64_t j = rows.begin; j < rows.end; ++j) {
+    const vec probability = mask(j, exp2(load(p + j * kBlock) - lse), zero());
     store(p + j * kBlock, probability);
     store(ds + j * kBlock, probability * (load(ds + j * kBlock) - d));
   }
 }
 
-inline void score_gradients(const Band& band, std::int64_t queries, const BackwardTiles& t) {
-  for (std::int64_t i = 0; i < queries; i += kLanes) {
+inline void score_gradients(const Band& band, const BackwardTiles& t) {
+  for (std::int64_t i = 0; i < band.queries; i += kLanes) {
     const vec lse = load(t.lse + i), d = load(t.d + i);
-    // Rounded up to whole groups of keys, which the products over queries read.
-    const std::int64_t rows = round_up(band.keys_seen(i + kLanes - 1), kRowGroup);
-    if (band.keys_seen(i) < rows) {
-      score_gradients_vector<true>(t.p + i, t.ds + i, rows, band_limits(band, i), lse, d);
-    } else {
-      score_gradients_vector<false>(t.p + i, t.ds + i, rows, zero(), lse, d);
-    }
+    // The products over queries read whole groups of keys.
+    const Range rows = band.keys_seen(i, kLanes).widened(kRowGroup);
+    with_mask(band, i, rows,
+              [&](const auto& mask) { score_gradients_vector(t.p + i, t.ds + i, rows, mask, lse, d); });
   }
 }
 
 // dv += Pᵀ·dout and dk += dSᵀ·Q
-inline void add_key_gradients(const Band& band, std::int64_t queries, const BackwardTiles& t, float* dk,
-                              float* dv) {
+inline void add_key_gradients(const Band& band, const BackwardTiles& t, float* dk, float* dv) {
   const std::int64_t step = band.masks() ? kRowGroup : kBlock;
   for (std::int64_t j = 0; j < band.nk; j += step) {
-    const std::int64_t i = band.first_query(j) / kLanes * kLanes;
+    const Range queries = band.queries_seeing(j, step);
+    const std::int64_t i = queries.begin / kLanes * kLanes, n = queries.end - i;
     const std::int64_t rows = round_up(at_most(step, band.nk - j), kRowGroup);
     const std::int64_t at = j * kBlock + i, to = j * t.ld;
-    product<Layout::rows>(rows, t.ld / kLanes, queries - i, {t.p + at, kBlock}, {t.dout + i * t.ld, t.ld},
-                          dv + to, t.ld, Start::add);
-    product<Layout::rows>(rows, t.ld / kLanes, queries - i, {t.ds + at, kBlock}, {t.q + i * t.ld, t.ld},
-                          dk + to, t.ld, Start::add);
+    product<Layout::rows>(rows, t.ld / kLanes, n, {t.p + at, kBlock}, {t.dout + i * t.ld, t.ld}, dv + to,
+                          t.ld, Start::add);
+    product<Layout::rows>(rows, t.ld / kLanes, n, {t.ds + at, kBlock}, {t.q + i * t.ld, t.ld}, dk + to, t.ld,
+                          Start::add);
   }
 }
 
 // dq += dS·K
-inline void add_query_gradients(const Band& band, std::int64_t queries, const BackwardTiles& t) {
+inline void add_query_gradients(const Band& band, const BackwardTiles& t) {
   const std::int64_t step = band.masks() ? kRowGroup : kBlock;
-  for (std::int64_t i = 0; i < queries; i += step) {
-    product<Layout::columns>(round_up(at_most(step, queries - i), kRowGroup), t.ld / kLanes,
-                             band.keys_seen(i + step - 1), {t.ds + i, kBlock}, {t.k, t.ld}, t.dq + i * t.ld,
-                             t.ld, Start::add);
+  for (std::int64_t i = 0; i < band.queries; i += step) {
+    const Range keys = band.keys_seen(i, step);
+    product<Layout::columns>(round_up(at_most(step, band.queries - i), kRowGroup), t.ld / kLanes, keys.size(),
+                             {t.ds + keys.begin * kBlock + i, kBlock}, {t.k + keys.begin * t.ld, t.ld},
+                             t.dq + i * t.ld, t.ld, Start::add);
   }
 }
 
@@ -113,18 +108,17 @@ template <class T>
 inline void backward_block(const BackwardHead<T>& head, std::int64_t q0, const BackwardTiles& t) {
   const std::int64_t queries = at_most(kBlock, head.sequence.queries - q0);
   pack_queries(head, q0, queries, t);
-  const std::int64_t keys = keys_seen_before(head.sequence, q0 + queries);
-  for (std::int64_t k0 = 0; k0 < keys; k0 += kBlock) {
-    const std::int64_t nk = at_most(kBlock, keys - k0);
-    const Band band = band_of(head.sequence, q0, k0, nk);
-    pack(head.k.from(k0), nk, head.HS, t.k, t.ld, round_up(nk, kRowGroup));
-    pack(head.v.from(k0), nk, head.HS, t.v, t.ld, round_up(nk, kRowGroup));
-    scores_tile(band, queries, head.HS, {t.k, t.ld}, t.q_transposed, t.p);
-    scores_tile(band, queries, head.HS, {t.v, t.ld}, t.dout_transposed, t.ds);
-    score_gradients(band, queries, t);
+  const Range keys = head.sequence.keys_seen(q0, queries);
+  for (std::int64_t k0 = first_tile(keys); k0 < keys.end; k0 += kBlock) {
+    const Band band = band_of(head.sequence, q0, queries, k0);
+    pack(head.k.from(k0), band.nk, head.HS, t.k, t.ld, round_up(band.nk, kRowGroup));
+    pack(head.v.from(k0), band.nk, head.HS, t.v, t.ld, round_up(band.nk, kRowGroup));
+    scores_tile(band, head.HS, {t.k, t.ld}, t.q_transposed, t.p);
+    scores_tile(band, head.HS, {t.v, t.ld}, t.dout_transposed, t.ds);
+    score_gradients(band, t);
     float* dk = head.sums + k0 * t.ld;
-    add_key_gradients(band, queries, t, dk, dk + head.sum_rows() * t.ld);
-    add_query_gradients(band, queries, t);
+    add_key_gradients(band, t, dk, dk + head.sum_rows() * t.ld);
+    add_query_gradients(band, t);
   }
   write_rows(t.dq, t.ld, queries, head.HS, head.scale, head.dq.from(q0));
 }

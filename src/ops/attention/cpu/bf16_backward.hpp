@@ -61,56 +61,55 @@ struct Bf16BackwardTiles {
   }
 };
 
-// Computes P and dS of the first `keys` rows for the vector of queries from i on. Rows up to `padded` become
-// 0.
-template <bool masked>
-inline void score_gradients_rows(const Bf16BackwardTiles& t, std::int64_t i, std::int64_t keys,
-                                 std::int64_t padded, float scale, vec limits, vec lse, vec d) {
-  const vec c = set1(scale);
-  const auto probability = [&](std::int64_t j) {
-    const vec p = exp2(fma(load(t.scores + j * kBlock + i), c, zero() - lse));
-    if constexpr (masked) return select_less(set1(static_cast<float>(j)), limits, p, zero());
-    return p;
-  };
-  const auto write = [&](std::int64_t j, vec p0, vec p1, vec ds0, vec ds1) {
-    RoundedRows(p0, p1).store_rows(t.p + j * kBlock + i, t.p + (j + 1) * kBlock + i);
-    const RoundedRows ds(ds0, ds1);
-    ds.store_rows(t.ds + j * kBlock + i, t.ds + (j + 1) * kBlock + i);
-    ds.store_pairs(t.ds_pairs + j / 2 * kBlock + i);
-  };
-  std::int64_t j = 0;
-  for (; j < keys; j += 2) {
-    const vec p0 = probability(j), p1 = probability(j + 1);
-    write(j, p0, p1, p0 * (load(t.dp + j * kBlock + i) - d), p1 * (load(t.dp + (j + 1) * kBlock + i) - d));
-  }
-  for (; j < padded; j += 2) write(j, zero(), zero(), zero(), zero());
+// Writes P and dS of keys j and j + 1 for the vector of queries from i on.
+inline void write_gradients(const Bf16BackwardTiles& t, std::int64_t j, std::int64_t i, const RoundedRows& p,
+                            const RoundedRows& ds) {
+  p.store_rows(t.p + j * kBlock + i, t.p + (j + 1) * kBlock + i);
+  ds.store_rows(t.ds + j * kBlock + i, t.ds + (j + 1) * kBlock + i);
+  ds.store_pairs(t.ds_pairs + j / 2 * kBlock + i);
 }
 
-inline void score_gradients_group(const Band& band, std::int64_t queries, float scale,
-                                  const Bf16BackwardTiles& t, const BackwardGroup& g) {
+// Computes P and dS of these rows, which begin and end at multiples of 2, for the vector of queries from i
+// on.
+template <class LaneMask>
+inline void score_gradients_rows(const Bf16BackwardTiles& t, std::int64_t i, Range rows, float scale,
+                                 const LaneMask& mask, vec lse, vec d) {
+  const vec c = set1(scale);
+  const auto probability = [&](std::int64_t j) {
+    return mask(j, exp2(fma(load(t.scores + j * kBlock + i), c, zero() - lse)), zero());
+  };
+  const auto dp = [&](std::int64_t j) { return load(t.dp + j * kBlock + i) - d; };
+  for (std::int64_t j = rows.begin; j < rows.end; j += 2) {
+    const vec p0 = probability(j), p1 = probability(j + 1);
+    write_gradients(t, j, i, {p0, p1}, {p0 * dp(j), p1 * dp(j + 1)});
+  }
+}
+
+inline void score_gradients_group(const Band& band, float scale, const Bf16BackwardTiles& t,
+                                  const BackwardGroup& g) {
   const std::int64_t padded = round_up(band.nk, kTileDepth);
-  for (std::int64_t i = 0; i < round_up(queries, kTileDepth); i += kLanes) {
+  const RoundedRows none(zero(), zero());
+  for (std::int64_t i = 0; i < round_up(band.queries, kTileDepth); i += kLanes) {
     // The padding after the last vector with queries is also read; it must be 0.
-    const std::int64_t keys = i < queries ? band.keys_seen(i + kLanes - 1) : 0;
+    const Range rows = i < band.queries ? band.keys_seen(i, kLanes).widened(2) : Range{0, 0};
     const vec lse = load(g.lse + i), d = load(g.d + i);
-    if (band.keys_seen(i) < round_up(keys, 2)) {
-      score_gradients_rows<true>(t, i, keys, padded, scale, band_limits(band, i), lse, d);
-    } else {
-      score_gradients_rows<false>(t, i, keys, padded, scale, zero(), lse, d);
-    }
+    for (std::int64_t j = 0; j < rows.begin; j += 2) write_gradients(t, j, i, none, none);
+    with_mask(band, i, rows,
+              [&](const auto& mask) { score_gradients_rows(t, i, rows, scale, mask, lse, d); });
+    for (std::int64_t j = rows.end; j < padded; j += 2) write_gradients(t, j, i, none, none);
   }
 }
 
 // dv += Pᵀ·dout and dk += dSᵀ·Q
-inline void add_key_gradients(const Band& band, std::int64_t queries, std::int64_t HS,
-                              const Bf16BackwardTiles& t, const BackwardGroup& g, float* dk, float* dv) {
+inline void add_key_gradients(const Band& band, std::int64_t HS, const Bf16BackwardTiles& t,
+                              const BackwardGroup& g, float* dk, float* dv) {
   const std::int64_t score_row = kBlock * static_cast<std::int64_t>(sizeof(bf16));
   const std::int64_t pair_row = HS * static_cast<std::int64_t>(sizeof(Pair));
   const std::int64_t step = band.masks() ? 2 * kTile : kBlock;
   for (std::int64_t j = 0; j < band.nk; j += step) {
-    const std::int64_t i = band.first_query(j) / kTileDepth * kTileDepth;
+    const Range queries = band.queries_seeing(j, step).widened(kTileDepth);
+    const std::int64_t i = queries.begin, steps = queries.size() / kTileDepth, at = j * kBlock + i;
     const std::int64_t M = (at_most(step, band.nk - j) + kTile - 1) / kTile;
-    const std::int64_t steps = (queries - i + kTileDepth - 1) / kTileDepth, at = j * kBlock + i;
     tile_product(M, HS / kTile, steps, {t.p + at, score_row}, {g.dout + i / 2 * HS, pair_row}, dv + j * HS,
                  HS, true);
     tile_product(M, HS / kTile, steps, {t.ds + at, score_row}, {g.q + i / 2 * HS, pair_row}, dk + j * HS, HS,
@@ -137,9 +136,9 @@ inline void backward_groups(const BackwardHead<bf16>& head, std::int64_t q0, con
   const auto group = [&](std::int64_t first) { return t.groups[(first - q0) / kBlock]; };
   for (std::int64_t i = q0; i < end; i += kBlock)
     start_group(head, i, at_most(kBlock, end - i), t.k, group(i));
-  const std::int64_t keys = keys_seen_before(head.sequence, end);
-  for (std::int64_t k0 = 0; k0 < keys; k0 += kBlock) {
-    const std::int64_t nk = at_most(kBlock, keys - k0);
+  const Range keys = head.sequence.keys_seen(q0, end - q0);
+  for (std::int64_t k0 = first_tile(keys); k0 < keys.end; k0 += kBlock) {
+    const std::int64_t nk = at_most(kBlock, keys.end - k0);
     const std::int64_t padded = round_up(nk, kTileDepth);
     pack_rows(head.k.from(k0), nk, HS, padded, t.k);
     pack_rows(head.v.from(k0), nk, HS, padded, t.v);
@@ -147,15 +146,13 @@ inline void backward_groups(const BackwardHead<bf16>& head, std::int64_t q0, con
     transpose_pairs(t.pairs, padded / 2, HS, reinterpret_cast<Pair*>(t.k_transposed), kBlock / 2);
     float* dk = head.sums + k0 * HS;
     for (std::int64_t i = q0; i < end; i += kBlock) {
-      const std::int64_t queries = at_most(kBlock, end - i);
-      const std::int64_t seen = at_most(nk, keys_seen_before(head.sequence, i + queries) - k0);
-      if (seen <= 0) continue;
-      const Band band = band_of(head.sequence, i, k0, seen);
-      scores_by_tiles(band, queries, HS, t.k, group(i).q_transposed, t.scores);
-      scores_by_tiles(band, queries, HS, t.v, group(i).dout_transposed, t.dp);
-      score_gradients_group(band, queries, head.scale * kLog2E, t, group(i));
-      add_key_gradients(band, queries, HS, t, group(i), dk, dk + head.sum_rows() * HS);
-      add_by_tiles(band, queries, HS, t.k_transposed, t.ds_pairs, group(i).dq);
+      const Band band = band_of(head.sequence, i, at_most(kBlock, end - i), k0);
+      if (band.empty()) continue;
+      scores_by_tiles(band, HS, t.k, group(i).q_transposed, t.scores);
+      scores_by_tiles(band, HS, t.v, group(i).dout_transposed, t.dp);
+      score_gradients_group(band, head.scale * kLog2E, t, group(i));
+      add_key_gradients(band, HS, t, group(i), dk, dk + head.sum_rows() * HS);
+      add_by_tiles(band, HS, t.k_transposed, t.ds_pairs, group(i).dq);
     }
   }
   const auto scale = [&](std::int64_t) { return set1(head.scale); };

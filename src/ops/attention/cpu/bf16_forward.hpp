@@ -50,38 +50,34 @@ struct Bf16ForwardTiles {
   }
 };
 
-// One step of the online softmax for a vector of queries over the first `keys` rows of the tile. Writes the
-// probabilities as pairs, and 0 up to row `padded`. Returns the factor for the sums so far.
-template <bool masked>
-inline vec softmax_pairs(const float* scores, std::int64_t keys, std::int64_t padded, float scale, vec limits,
-                         float* running_max, float* running_sum, Pair* probabilities) {
+// One step of the online softmax for a vector of queries over these rows of the tile, which begin and end at
+// multiples of 2. Writes the probabilities as pairs, and 0 for the other rows up to `padded`. Returns the
+// factor for the sums so far.
+template <class LaneMask>
+inline vec softmax_pairs(const float* scores, Range rows, std::int64_t padded, float scale,
+                         const LaneMask& mask, float* running_max, float* running_sum, Pair* probabilities) {
   const vec hidden = set1(-__builtin_inff()), c = set1(scale);
-  const auto see = [&](std::int64_t j, vec x) {
-    if constexpr (masked) return select_less(set1(static_cast<float>(j)), limits, x, hidden);
-    return x;
-  };
   const vec before = load(running_max);
   vec largest = before;
-  for (std::int64_t j = 0; j < keys; ++j) largest = max(largest, see(j, load(scores + j * kBlock) * c));
+  for (std::int64_t j = rows.begin; j < rows.end; ++j)
+    largest = max(largest, mask(j, load(scores + j * kBlock) * c, hidden));
   const vec shift = select_less(hidden, largest, largest, zero());
   const auto probability = [&](std::int64_t j) {
-    return exp2(see(j, fma(load(scores + j * kBlock), c, zero() - shift)));
+    return exp2(mask(j, fma(load(scores + j * kBlock), c, zero() - shift), hidden));
   };
   vec sum0 = zero(), sum1 = zero();
+  const auto write = [&](std::int64_t j, vec even, vec odd) {
+    RoundedRows(even, odd).store_pairs(probabilities + j / 2 * kBlock);
+  };
   std::int64_t j = 0;
-  for (; j + 1 < keys; j += 2) {
+  for (; j < rows.begin; j += 2) write(j, zero(), zero());
+  for (; j < rows.end; j += 2) {
     const vec even = probability(j), odd = probability(j + 1);
     sum0 = sum0 + even;
     sum1 = sum1 + odd;
-    RoundedRows(even, odd).store_pairs(probabilities + j / 2 * kBlock);
+    write(j, even, odd);
   }
-  if (j < keys) {
-    const vec even = probability(j);
-    sum0 = sum0 + even;
-    RoundedRows(even, zero()).store_pairs(probabilities + j / 2 * kBlock);
-  }
-  for (j = (keys + 1) / 2; j < padded / 2; ++j)
-    _mm512_storeu_si512(probabilities + j * kBlock, _mm512_setzero_si512());
+  for (; j < padded; j += 2) write(j, zero(), zero());
   // If a query has seen no key, there is nothing to rescale.
   const vec rescale = select_less(hidden, before, exp2(before - shift), set1(1.0f));
   store(running_max, largest);
@@ -89,16 +85,15 @@ inline vec softmax_pairs(const float* scores, std::int64_t keys, std::int64_t pa
   return rescale;
 }
 
-inline void softmax_group(const Band& band, std::int64_t queries, std::int64_t HS, float scale,
-                          const Bf16ForwardTiles& t, const ForwardGroup& g) {
+inline void softmax_group(const Band& band, std::int64_t HS, float scale, const Bf16ForwardTiles& t,
+                          const ForwardGroup& g) {
   const std::int64_t padded = round_up(band.nk, kTileDepth);
-  for (std::int64_t i = 0; i < queries; i += kLanes) {
-    const std::int64_t keys = band.keys_seen(i + kLanes - 1);
-    const vec rescale = band.keys_seen(i) < keys
-                            ? softmax_pairs<true>(t.scores + i, keys, padded, scale, band_limits(band, i),
-                                                  g.max + i, g.sum + i, t.probabilities + i)
-                            : softmax_pairs<false>(t.scores + i, keys, padded, scale, zero(), g.max + i,
-                                                   g.sum + i, t.probabilities + i);
+  for (std::int64_t i = 0; i < band.queries; i += kLanes) {
+    const Range rows = band.keys_seen(i, kLanes).widened(2);
+    const vec rescale = with_mask(band, i, rows, [&](const auto& mask) {
+      return softmax_pairs(t.scores + i, rows, padded, scale, mask, g.max + i, g.sum + i,
+                           t.probabilities + i);
+    });
     if (_mm512_cmp_ps_mask(rescale, set1(1.0f), _CMP_NEQ_UQ) == 0) continue;
     for (std::int64_t d = 0; d < HS; ++d) {
       float* sums = g.sums + d * kBlock + i;
@@ -137,21 +132,19 @@ inline void forward_groups(const ForwardHead<bf16>& head, std::int64_t q0, float
   const auto group = [&](std::int64_t first) { return t.groups[(first - q0) / kBlock]; };
   for (std::int64_t i = q0; i < end; i += kBlock)
     start_group(head, i, at_most(kBlock, end - i), t.rows, group(i));
-  const std::int64_t keys = keys_seen_before(head.sequence, end);
-  for (std::int64_t k0 = 0; k0 < keys; k0 += kBlock) {
-    const std::int64_t nk = at_most(kBlock, keys - k0);
+  const Range keys = head.sequence.keys_seen(q0, end - q0);
+  for (std::int64_t k0 = first_tile(keys); k0 < keys.end; k0 += kBlock) {
+    const std::int64_t nk = at_most(kBlock, keys.end - k0);
     const std::int64_t padded = round_up(nk, kTileDepth);
     pack_rows(head.k.from(k0), nk, HS, padded, t.rows);
     pack_pairs(head.v.from(k0), nk, HS, padded, t.pairs);
     transpose_pairs(t.pairs, padded / 2, HS, reinterpret_cast<Pair*>(t.v), kBlock / 2);
     for (std::int64_t i = q0; i < end; i += kBlock) {
-      const std::int64_t queries = at_most(kBlock, end - i);
-      const std::int64_t seen = at_most(nk, keys_seen_before(head.sequence, i + queries) - k0);
-      if (seen <= 0) continue;
-      const Band band = band_of(head.sequence, i, k0, seen);
-      scores_by_tiles(band, queries, HS, t.rows, group(i).q, t.scores);
-      softmax_group(band, queries, HS, head.scale * kLog2E, t, group(i));
-      add_by_tiles(band, queries, HS, t.v, t.probabilities, group(i).sums);
+      const Band band = band_of(head.sequence, i, at_most(kBlock, end - i), k0);
+      if (band.empty()) continue;
+      scores_by_tiles(band, HS, t.rows, group(i).q, t.scores);
+      softmax_group(band, HS, head.scale * kLog2E, t, group(i));
+      add_by_tiles(band, HS, t.v, t.probabilities, group(i).sums);
     }
   }
   for (std::int64_t i = q0; i < end; i += kBlock) write_group(head, i, at_most(kBlock, end - i), group(i));

@@ -73,30 +73,29 @@ struct RoundedRows {
 
 // Like scores_tile() of product.hpp: computes a tile of scores from K in rows and Qᵀ in pairs, both padded to
 // kTile.
-inline void scores_by_tiles(const Band& band, std::int64_t queries, std::int64_t HS, const bf16* keys,
+inline void scores_by_tiles(const Band& band, std::int64_t HS, const bf16* keys,
                             const Pair* queries_transposed, float* scores) {
-  const std::int64_t vectors = (queries + kTile - 1) / kTile;
   const std::int64_t key_row = HS * static_cast<std::int64_t>(sizeof(bf16));
   const std::int64_t step = band.masks() ? 2 * kTile : kBlock;
   for (std::int64_t j = 0; j < band.nk; j += step) {
-    const std::int64_t w = band.first_query(j) / kTile;
-    tile_product((at_most(step, band.nk - j) + kTile - 1) / kTile, vectors - w, HS / kTileDepth,
-                 {keys + j * HS, key_row}, {queries_transposed + w * kTile, kPairRow},
-                 scores + j * kBlock + w * kTile, kBlock, false);
+    const Range queries = band.queries_seeing(j, step).widened(kTile);
+    tile_product((at_most(step, band.nk - j) + kTile - 1) / kTile, queries.size() / kTile, HS / kTileDepth,
+                 {keys + j * HS, key_row}, {queries_transposed + queries.begin, kPairRow},
+                 scores + j * kBlock + queries.begin, kBlock, false);
   }
 }
 
 // sums (HS, kBlock queries) += rows (HS, kBlock keys) · pairs (keys, kBlock queries). Only keys that the
 // queries see are used.
-inline void add_by_tiles(const Band& band, std::int64_t queries, std::int64_t HS, const bf16* rows,
-                         const Pair* pairs, float* sums) {
+inline void add_by_tiles(const Band& band, std::int64_t HS, const bf16* rows, const Pair* pairs,
+                         float* sums) {
   const std::int64_t step = band.masks() ? 2 * kTile : kBlock;
-  for (std::int64_t i = 0; i < queries; i += step) {
-    const std::int64_t vectors = (at_most(step, queries - i) + kTile - 1) / kTile;
-    const std::int64_t keys = band.keys_seen(i + step - 1);
-    tile_product(HS / kTile, vectors, (keys + kTileDepth - 1) / kTileDepth,
-                 {rows, kBlock * static_cast<std::int64_t>(sizeof(bf16))}, {pairs + i, kPairRow}, sums + i,
-                 kBlock, true);
+  for (std::int64_t i = 0; i < band.queries; i += step) {
+    const std::int64_t vectors = (at_most(step, band.queries - i) + kTile - 1) / kTile;
+    const Range keys = band.keys_seen(i, step).widened(kTileDepth);
+    tile_product(HS / kTile, vectors, keys.size() / kTileDepth,
+                 {rows + keys.begin, kBlock * static_cast<std::int64_t>(sizeof(bf16))},
+                 {pairs + keys.begin / 2 * kBlock + i, kPairRow}, sums + i, kBlock, true);
   }
 }
 

@@ -23,13 +23,13 @@ inline void forward_query(const ForwardHead<T>& head, std::int64_t i, float* scr
   for (std::int64_t d = 0; d < ld; d += kLanes) store(query + d, load(query + d) * set1(head.scale * kLog2E));
   clear(sums, ld);
   Softmax softmax;
-  const std::int64_t keys = keys_seen_before(head.sequence, i + 1);
-  for (std::int64_t k0 = 0; k0 < keys; k0 += kBlock) {
-    const std::int64_t nk = at_most(kBlock, keys - k0);
+  const Range keys = head.sequence.keys_seen(i, 1);
+  for (std::int64_t k0 = keys.begin; k0 < keys.end; k0 += kBlock) {
+    const std::int64_t nk = at_most(kBlock, keys.end - k0);
     prefetch(head.v.from(k0), nk, HS);
     for (std::int64_t j = 0; j < nk; ++j) scores[j] = dot(query, head.k[k0 + j], HS);
     const float factor = softmax.update(scores, nk);
-    prefetch(head.k.from(k0 + kBlock), at_most(kBlock, keys - k0 - kBlock), HS);
+    prefetch(head.k.from(k0 + kBlock), at_most(kBlock, keys.end - k0 - kBlock), HS);
     add_values(sums, factor, scores, head.v.from(k0), nk, HS);
   }
   const vec inverse = set1(softmax.sum == 0 ? 0 : 1 / softmax.sum);

@@ -2,8 +2,8 @@
 // and one exponential per score.
 //   Sᵀ = K·Qᵀ    one query per lane, so that the softmax's maxima and sums are vertical
 //   out = P·V    one element of the head per lane; the sums are rescaled while they are loaded
-// K and V of a tile are packed as fp32 rows, Q as its transpose times scale · log2 e. For a causal tile on
-// the diagonal, only the vectors of queries that see some key are computed.
+// K and V of a tile are packed as fp32 rows, Q as its transpose times scale · log2 e. For a tile that a mask
+// or a window cuts, only the vectors of queries that see some key are computed.
 //
 // GFLOP/s on one core of a Sapphire Rapids class machine (196 GFLOP/s of fp32 FMA), fp32, causal:
 //   HS=64 T=1024  AVX-512 112 (57%)  AVX2 78        HS=32 T=1024  AVX-512 103     HS=128 T=1024  AVX-512 102
@@ -49,24 +49,19 @@ struct ForwardTiles {
   }
 };
 
-// One step of the online softmax for a vector of queries: replaces the first `keys` rows of its scores by
-// exponentials. Masked: lane i sees only rows below limits[i].
-template <bool masked>
-inline void softmax_vector(float* scores, std::int64_t keys, vec limits, float* running_max,
+// One step of the online softmax for a vector of queries: replaces these rows of its scores by exponentials.
+template <class LaneMask>
+inline void softmax_vector(float* scores, Range rows, const LaneMask& mask, float* running_max,
                            float* running_sum, float* factor) {
   const vec hidden = set1(-__builtin_inff());
-  const auto score = [&](std::int64_t j) {
-    const vec s = load(scores + j * kBlock);
-    if constexpr (masked) return select_less(set1(static_cast<float>(j)), limits, s, hidden);
-    return s;
-  };
+  const auto score = [&](std::int64_t j) { return mask(j, load(scores + j * kBlock), hidden); };
   const vec before = load(running_max);
   vec largest = before;
-  for (std::int64_t j = 0; j < keys; ++j) largest = max(largest, score(j));
+  for (std::int64_t j = rows.begin; j < rows.end; ++j) largest = max(largest, score(j));
   // A query that has seen no key keeps −inf. The shift is then 0, so that its exponentials are 0.
   const vec shift = select_less(hidden, largest, largest, zero());
   vec sum = zero();
-  for (std::int64_t j = 0; j < keys; ++j) {
+  for (std::int64_t j = rows.begin; j < rows.end; ++j) {
     const vec p = exp2(score(j) - shift);
     sum = sum + p;
     store(scores + j * kBlock, p);
@@ -93,22 +88,21 @@ inline void add_pairs(const Pairs<T>& pairs, std::int64_t q0, std::int64_t queri
   }
 }
 
-inline void softmax_tile(const Band& band, std::int64_t queries, const ForwardTiles& t) {
-  for (std::int64_t i = 0; i < queries; i += kLanes) {
-    const std::int64_t keys = band.keys_seen(i + kLanes - 1);
-    if (band.keys_seen(i) < keys) {
-      softmax_vector<true>(t.scores + i, keys, band_limits(band, i), t.max + i, t.sum + i, t.factor + i);
-    } else {
-      softmax_vector<false>(t.scores + i, keys, zero(), t.max + i, t.sum + i, t.factor + i);
-    }
+inline void softmax_tile(const Band& band, const ForwardTiles& t) {
+  for (std::int64_t i = 0; i < band.queries; i += kLanes) {
+    const Range keys = band.keys_seen(i, kLanes);
+    with_mask(band, i, keys, [&](const auto& mask) {
+      softmax_vector(t.scores + i, keys, mask, t.max + i, t.sum + i, t.factor + i);
+    });
   }
 }
 
-inline void add_values_tile(const Band& band, std::int64_t queries, const ForwardTiles& t) {
+inline void add_values_tile(const Band& band, const ForwardTiles& t) {
   const std::int64_t step = band.masks() ? kRowGroup : kBlock;
-  for (std::int64_t i = 0; i < queries; i += step) {
-    product<Layout::columns>(round_up(at_most(step, queries - i), kRowGroup), t.ld / kLanes,
-                             band.keys_seen(i + step - 1), {t.scores + i, kBlock}, {t.v, t.ld},
+  for (std::int64_t i = 0; i < band.queries; i += step) {
+    const Range keys = band.keys_seen(i, step);
+    product<Layout::columns>(round_up(at_most(step, band.queries - i), kRowGroup), t.ld / kLanes, keys.size(),
+                             {t.scores + keys.begin * kBlock + i, kBlock}, {t.v + keys.begin * t.ld, t.ld},
                              t.sums + i * t.ld, t.ld, Start::scale, t.factor + i);
   }
 }
@@ -137,16 +131,15 @@ inline void forward_block(const ForwardHead<T>& head, std::int64_t q0, float* sc
     store(t.max + i, set1(-__builtin_inff()));
     store(t.sum + i, zero());
   }
-  const std::int64_t keys = keys_seen_before(head.sequence, q0 + queries);
-  for (std::int64_t k0 = 0; k0 < keys; k0 += kBlock) {
-    const std::int64_t nk = at_most(kBlock, keys - k0);
-    const Band band = band_of(head.sequence, q0, k0, nk);
-    pack(head.k.from(k0), nk, head.HS, t.k, t.ld, round_up(nk, kRowGroup));
-    scores_tile(band, queries, head.HS, {t.k, t.ld}, t.q_transposed, t.scores);
-    if (head.pairs) add_pairs(head.pairs, q0, queries, k0, nk, t.scores);
-    softmax_tile(band, queries, t);
-    pack(head.v.from(k0), nk, head.HS, t.v, t.ld, nk);
-    add_values_tile(band, queries, t);
+  const Range keys = head.sequence.keys_seen(q0, queries);
+  for (std::int64_t k0 = first_tile(keys); k0 < keys.end; k0 += kBlock) {
+    const Band band = band_of(head.sequence, q0, queries, k0);
+    pack(head.k.from(k0), band.nk, head.HS, t.k, t.ld, round_up(band.nk, kRowGroup));
+    scores_tile(band, head.HS, {t.k, t.ld}, t.q_transposed, t.scores);
+    if (head.pairs) add_pairs(head.pairs, q0, queries, k0, band.nk, t.scores);
+    softmax_tile(band, t);
+    pack(head.v.from(k0), band.nk, head.HS, t.v, t.ld, band.nk);
+    add_values_tile(band, t);
   }
   write_block(t, q0, queries, head);
 }

@@ -108,17 +108,15 @@ inline void pack_transposed(const float* from, std::int64_t ld, std::int64_t row
 }
 
 // Computes the visible part of a tile of Sᵀ = K·Qᵀ, in whole vectors of queries and groups of keys. Row j
-// holds the scores of key j. It is written from first_query(j), rounded down, on. Rows are padded to
-// kRowGroup, queries to kLanes.
-inline void scores_tile(const Band& band, std::int64_t queries, std::int64_t HS, Matrix keys,
-                        const float* queries_transposed, float* scores) {
-  const std::int64_t vectors = (queries + kLanes - 1) / kLanes;
+// holds the scores of key j. Rows are padded to kRowGroup, queries to kLanes.
+inline void scores_tile(const Band& band, std::int64_t HS, Matrix keys, const float* queries_transposed,
+                        float* scores) {
   const std::int64_t step = band.masks() ? 2 * kRowGroup : kBlock;
   for (std::int64_t j = 0; j < band.nk; j += step) {
-    const std::int64_t w = band.first_query(j) / kLanes;
-    product<Layout::rows>(round_up(at_most(step, band.nk - j), kRowGroup), vectors - w, HS,
-                          {keys.data + j * keys.ld, keys.ld}, {queries_transposed + w * kLanes, kBlock},
-                          scores + j * kBlock + w * kLanes, kBlock, Start::zero);
+    const Range queries = band.queries_seeing(j, step).widened(kLanes);
+    product<Layout::rows>(round_up(at_most(step, band.nk - j), kRowGroup), queries.size() / kLanes, HS,
+                          {keys.data + j * keys.ld, keys.ld}, {queries_transposed + queries.begin, kBlock},
+                          scores + j * kBlock + queries.begin, kBlock, Start::zero);
   }
 }
 
@@ -129,10 +127,35 @@ inline vec lane_numbers() {
   return load(lanes);
 }
 
-// For the vector of queries from i on: the number of the tile's keys that each of them sees (not clamped).
-inline vec band_limits(const Band& band, std::int64_t i) {
-  return fma(lane_numbers(), set1(static_cast<float>(band.slope)),
-             set1(static_cast<float>(band.first + band.slope * i)));
+// The masks of a vector of queries: hidden instead of x, which belongs to key j, in the lanes that do not see
+// that key.
+struct NoMask {
+  vec operator()(std::int64_t, vec x, vec) const { return x; }
+};
+struct Before {
+  vec end;
+  vec operator()(std::int64_t j, vec x, vec hidden) const {
+    return select_less(set1(static_cast<float>(j)), end, x, hidden);
+  }
+};
+struct Between {
+  vec begin;
+  Before end;
+  vec operator()(std::int64_t j, vec x, vec hidden) const {
+    return select_less(set1(static_cast<float>(j)), begin, hidden, end(j, x, hidden));
+  }
+};
+
+// Returns f(mask) with the mask that these rows of keys need for the vector of queries from i on.
+template <class F>
+inline auto with_mask(const Band& band, std::int64_t i, Range rows, const F& f) {
+  const auto limits = [&](std::int64_t first) {
+    return fma(lane_numbers(), set1(static_cast<float>(band.slope)), set1(static_cast<float>(first)));
+  };
+  const std::int64_t end = band.first_end + band.slope * i;
+  if (rows.begin < band.begin(i + kLanes - 1)) return f(Between{limits(end - band.window), {limits(end)}});
+  if (band.end(i) < rows.end) return f(Before{limits(end)});
+  return f(NoMask{});
 }
 
 }  // namespace

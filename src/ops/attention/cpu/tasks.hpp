@@ -1,5 +1,5 @@
-// The rows of a (sequence, head), the part of a tile that a causal mask hides, and the division of a call
-// into tasks. Only the ISA files include this header; it has internal linkage for that reason.
+// The rows of a (sequence, head), the part of a tile that its queries see, and the division of a call into
+// tasks. Only the ISA files include this header; it has internal linkage for that reason.
 #pragma once
 
 #include <omp.h>
@@ -42,36 +42,68 @@ inline void prefetch(Rows<const T> rows, std::int64_t n, std::int64_t HS) {
   for (std::int64_t row = 0; row < n; ++row) simd::prefetch_row(rows[row], HS);
 }
 
+// [begin, end), or nothing if end ≤ begin.
+struct Range {
+  std::int64_t begin, end;
+
+  std::int64_t size() const { return end - begin; }
+  // Both ends at multiples.
+  Range widened(std::int64_t multiple) const {
+    if (end <= begin) return {0, 0};
+    return {begin / multiple * multiple, round_up(end, multiple)};
+  }
+};
+
+// Tiles of keys begin at multiples of kBlock.
+inline std::int64_t first_tile(Range keys) {
+  return keys.begin / kBlock * kBlock;
+}
+
+constexpr std::int64_t kNoWindow = std::int64_t{1} << 32;  // longer than any sequence
+
 struct Sequence {
   std::int64_t index, first_query, queries, first_key, keys;
   bool causal;
+  std::int64_t window;
+
+  // The keys that some of the n queries from query i on see.
+  Range keys_seen(std::int64_t i, std::int64_t n) const {
+    if (!causal) return {0, keys};
+    const std::int64_t end = i + keys - queries + 1;  // of the keys that query i sees
+    return {at_least(0, end - window), at_least(0, end + n - 1)};
+  }
 };
 
-// The keys of a tile that its queries see: query i sees the first clamp(first + slope · i, 0, nk) of nk keys.
+// A tile of scores. Query i sees keys [begin(i), end(i)) of its nk. Both ends move by slope with every query.
 struct Band {
-  std::int64_t first, slope, nk;
+  std::int64_t queries, nk, first_end, slope, window;
 
-  std::int64_t keys_seen(std::int64_t i) const { return at_most(nk, at_least(0, first + slope * i)); }
-  // The first query that sees key j.
-  std::int64_t first_query(std::int64_t j) const { return slope == 0 ? 0 : at_least(0, j - first + 1); }
-  bool masks() const { return first < nk; }
+  std::int64_t clamp(std::int64_t key) const { return at_most(nk, at_least(0, key)); }
+  std::int64_t begin(std::int64_t i) const { return clamp(first_end + slope * i - window); }
+  std::int64_t end(std::int64_t i) const { return clamp(first_end + slope * i); }
+  // The keys that some of the n queries from query i on see.
+  Range keys_seen(std::int64_t i, std::int64_t n) const { return {begin(i), end(i + n - 1)}; }
+  // The queries that see some of the n keys from key j on.
+  Range queries_seeing(std::int64_t j, std::int64_t n) const {
+    const std::int64_t last = at_most(j + n, nk) - 1;
+    return {slope == 0 ? 0 : at_least(0, j - first_end + 1), at_most(queries, last - first_end + window + 1)};
+  }
+  bool empty() const { return begin(0) >= nk; }
+  bool masks() const { return begin(queries - 1) > 0 || end(0) < nk; }
 };
 
-// The band of keys [k0, k0 + nk) for the queries from q0 on.
-inline Band band_of(const Sequence& s, std::int64_t q0, std::int64_t k0, std::int64_t nk) {
-  if (!s.causal) return {nk, 0, nk};
-  return {q0 + s.keys - s.queries + 1 - k0, 1, nk};
-}
-
-// The number of keys that some query before q1 sees.
-inline std::int64_t keys_seen_before(const Sequence& s, std::int64_t q1) {
-  return s.causal ? at_least(0, q1 + s.keys - s.queries) : s.keys;
+// The tile of the queries from q0 on and the keys from k0 on, without those after the last key that is seen.
+inline Band band_of(const Sequence& s, std::int64_t q0, std::int64_t queries, std::int64_t k0) {
+  const std::int64_t nk = at_most(kBlock, s.keys_seen(q0, queries).end - k0);
+  if (!s.causal) return {queries, nk, nk, 0, kNoWindow};
+  return {queries, nk, q0 + s.keys - s.queries + 1 - k0, 1, s.window};
 }
 
 struct Sequences {
   const std::int32_t *q, *k;
   std::int64_t count, block;  // queries per task
   bool causal;
+  std::int64_t window;
 
   template <class Args>
   Sequences(const Args& args, std::int64_t queries_of_a_task)
@@ -79,10 +111,11 @@ struct Sequences {
         k(static_cast<const std::int32_t*>(args.cu_seqlens_k.data)),
         count(args.cu_seqlens_q.shape[0] - 1),
         block(queries_of_a_task),
-        causal(args.mask == Mask::causal) {}
+        causal(args.mask == Mask::causal),
+        window(args.window > 0 ? args.window : kNoWindow) {}
 
   Sequence operator[](std::int64_t s) const {
-    return {s, q[s], q[s + 1] - q[s], k[s], k[s + 1] - k[s], causal};
+    return {s, q[s], q[s + 1] - q[s], k[s], k[s + 1] - k[s], causal, window};
   }
   // The blocks of queries of a sequence have slots. [slot(s), slot(s + 1)) suffices for the blocks of s
   // wherever s begins. A slot's sequence is thus found without a table.
