@@ -163,6 +163,35 @@ TEST_F(ResumeTest, MoreStepsGoOnFromTheLastCheckpoint) {
   EXPECT_THROW(train(parts), UsageError);
 }
 
+// The GPU writes the model that it has read again, to the bit, and goes on as the CPU would have, but for
+// rounding.
+TEST_F(ResumeTest, OnCudaARunGoesOnThatACpuBeganAndBack) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs an NVIDIA GPU";
+  TrainOptions whole = options("whole");
+  whole.schedule = {LearningRateSchedule::Kind::constant, 1e-2, 0, 12};
+  const std::vector<double> expected = train(whole);
+  TrainOptions parts = whole;
+  parts.out = root_ / "parts";
+  parts.schedule.steps = 5;
+  train(parts);
+  const std::string of_cpu = weights("parts");
+  fs::remove_all(parts.out / "model");
+  parts.resume = true;
+  device_ = {DeviceKind::cuda, 0};
+  EXPECT_TRUE(train(parts).empty());
+  EXPECT_EQ(weights("parts"), of_cpu);
+  std::vector<double> losses;
+  for (const auto& [kind, steps] : {std::pair(DeviceKind::cuda, 9), std::pair(DeviceKind::cpu, 12)}) {
+    device_ = {kind, 0};
+    parts.schedule.steps = steps;
+    const std::vector<double> more = train(parts);
+    losses.insert(losses.end(), more.begin(), more.end());
+  }
+  ASSERT_EQ(losses.size(), 7u);
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    EXPECT_NEAR(losses[i], expected[5 + i], 1e-3) << "step " << 6 + i;
+}
+
 // Killed after the last checkpoint and before RUN/model, or while RUN/model is that of an earlier stop.
 TEST_F(ResumeTest, AModelThatIsNotOfTheLastStepIsWrittenAgain) {
   TrainOptions o = options("run");
