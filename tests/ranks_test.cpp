@@ -626,18 +626,23 @@ TEST_F(Ranks, ARankThatWaitsTooLongEndsTheRun) {
   EXPECT_NE(r.code, 0);
   const Words lines = own_lines(r.err);
   ASSERT_EQ(lines.size(), 1u) << r.err;
-  for (const char* part : {"rank 1 on ", ", step 1, exchange of texts: ", "for more than 1 s"}) {
+  for (const char* part : {"rank 0 on ", ", step 1, own work: rank 0 on ", "waiting for more than 1 s"}) {
     EXPECT_NE(lines[0].find(part), std::string::npos) << lines[0];
   }
 }
 
-// The process ID of a rank: a child of the launcher's, or of a process between them, as MPICH has it.
-pid_t child_of(pid_t parent) {
+// The process ID of a rank: a child of its launcher, the last one unless `index` says which, or of a process
+// between them, as MPICH has it.
+pid_t child_of(pid_t parent, int index = -1) {
   const std::string list = fmt::format("/proc/{}/task/{}/children", parent, parent);
   std::istringstream children(read_file(list, 1 << 16));
   pid_t last = 0;
-  for (pid_t child = 0; children >> child;) last = child;
-  const pid_t below = last > 0 ? child_of(last) : 0;
+  int i = 0;
+  for (pid_t child = 0; children >> child;) {
+    last = child;
+    if (i++ == index) break;
+  }
+  const pid_t below = last > 0 ? child_of(last, index) : 0;
   return below > 0 ? below : last;
 }
 
@@ -689,6 +694,24 @@ TEST_F(RanksUnderWay, TheOthersEndIfOneIsKilled) {
   EXPECT_NE(wait_for(launcher), 0);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
   EXPECT_LE(own_lines(read_file(folder / "err", 1 << 20)).size(), 1u);
+}
+
+// Rank 0 names the rank, and the next one names rank 0.
+TEST_F(RanksUnderWay, TheOthersEndIfOneHangs) {
+  for (const int hung : {0, 2}) {
+    const pid_t launcher = started(fmt::format("hung{}", hung));
+    ASSERT_GT(launcher, 0) << read_file(folder / "err", 1 << 20);
+    const auto start = std::chrono::steady_clock::now();
+    ::kill(child_of(launcher, hung), SIGSTOP);
+    EXPECT_NE(wait_for(launcher), 0);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+    const Words lines = own_lines(read_file(folder / "err", 1 << 20));
+    ASSERT_EQ(lines.size(), 1u);
+    const std::string name = fmt::format("rank {} on ", hung);
+    for (const std::string& part : {name, std::string(", step "), std::string("no sign of life")}) {
+      EXPECT_NE(lines[0].find(part), std::string::npos) << lines[0];
+    }
+  }
 }
 
 TEST_F(RanksUnderWay, ASlowRankIsNamed) {
@@ -749,6 +772,18 @@ TEST_F(LaunchedRanks, OnCpusTheyNeedMpi) {
   ASSERT_EQ(outcomes[0].lines.size(), 1u);
   EXPECT_NE(outcomes[0].lines[0].find("3 ranks on CPUs need MPI"), std::string::npos) << outcomes[0].lines[0];
   EXPECT_EQ(outcomes[0].code, 2);
+}
+
+// No launcher ends them.
+TEST_F(LaunchedRanks, AnErrorOfAllIsOneLine) {
+  const auto start = std::chrono::steady_clock::now();
+  std::size_t lines = 0;
+  for (const Outcome& outcome : run(4, training("cpus"))) {
+    EXPECT_EQ(outcome.code, 2);
+    lines += outcome.lines.size();
+  }
+  EXPECT_EQ(lines, 1u);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
 TEST_F(LaunchedRanks, AnErrorOfACommandWithoutRanksWaitsForNoRank) {

@@ -22,19 +22,14 @@
 
 namespace {
 
-constexpr int kFailed = 1, kWrongUsage = 2;
+using warpwright::cli::kWrongUsage;
+constexpr int kFailed = 1;
 bool runs_alone = false;  // the command does not run over ranks
 
-// A very long message keeps its beginning and end.
 int fail(int code, std::string_view message) {
-  constexpr std::size_t kLongest = 2000;
-  if (!runs_alone) warpwright::cli::let_rank_0_report(warpwright::cli::launched_rank());
-  std::string line = warpwright::cli::plain_line(message);
-  if (line.size() > kLongest) {
-    const std::string ends = line.substr(0, kLongest / 2) + " … " + line.substr(line.size() - kLongest / 2);
-    line = warpwright::cli::plain_line(ends);  // a cut may divide a character
-  }
-  warpwright::cli::write_message(fmt::format("warpwright: {}\n", line));
+  if (!runs_alone && !warpwright::cli::may_report()) return code;
+  warpwright::cli::report_error(message);
+  if (!runs_alone) warpwright::cli::end_other_ranks();
   return code;
 }
 

@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <new>
 #include <set>
-#include <thread>
 
 #include "cli/checks.hpp"
 #include "cli/gpu_ranks.hpp"
@@ -22,27 +22,31 @@
 namespace warpwright::cli {
 namespace {
 
-// The message of an error that ends all ranks.
-template <class E>
-E error_of_rank(const Comm& comm, const E& error) {
-  if (comm.size() == 1) return error;
-  let_rank_0_report(comm.rank());
-  return E(error.problem(), fmt::format("{}, {}", rank_on_host(comm.rank()), error.where()), error.remedy());
-}
-
 // The names of commands that call run_on_ranks().
 std::set<std::string>& commands_on_ranks() {
   static std::set<std::string> names;
   return names;
 }
 
+// Nothing here waits for a GPU: what it has begun may never end.
+[[noreturn]] void end_process(const std::string& line, int code) {
+  line.empty() ? wait_for_the_report() : report_error(line);
+  remove_live_partials();
+  ::_exit(code);
+}
+
 // Ends a rank that cannot go on, from whichever thread notes it.
 void end_lost_rank(const std::string& line) {
-  constexpr std::chrono::seconds kAfterTheOther(1);  // whose line comes first
-  if (line.empty()) std::this_thread::sleep_for(kAfterTheOther);
-  if (!line.empty()) write_message(fmt::format("warpwright: {}\n", line));
-  remove_live_partials();
-  ::_exit(EXIT_FAILURE);
+  end_process(line, EXIT_FAILURE);
+}
+
+// Ends all ranks because of an error of this one.
+[[noreturn]] void end_failed_rank(const Comm& comm, const Error& error) {
+  const int code = dynamic_cast<const UsageError*>(&error) ? kWrongUsage : EXIT_FAILURE;
+  const std::string place = fmt::format("{}, {}", rank_on_host(comm.rank()), error.where());
+  const bool reports = comm.fail();
+  std::fflush(stdout);
+  end_process(reports ? Error(error.problem(), place, error.remedy()).what() : "", code);
 }
 
 }  // namespace
@@ -85,20 +89,22 @@ void run_on_ranks(const OnRanksFlags& flags, const std::function<void(const Laun
     }
   }
   prepare(launch);
+  if (launch.by == Launch::By::store) begin_to_connect();
   const std::unique_ptr<const Comm> comm =
       connect_ranks(launch, {std::chrono::seconds(flags.collective_timeout), end_lost_rank});
+  ending_ranks(*comm, [&] { work(*comm); });
+}
+
+void ending_ranks(const Comm& comm, const std::function<void()>& work) {
+  if (comm.size() == 1) return work();
   try {
-    work(*comm);
-  } catch (const UsageError& error) {
-    throw error_of_rank(*comm, error);
+    work();
   } catch (const Error& error) {
-    throw error_of_rank(*comm, error);
+    end_failed_rank(comm, error);
   } catch (const std::exception& error) {
-    if (comm->size() == 1) throw;
     const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-    throw error_of_rank(*comm,
-                        Error(no_memory ? "out of memory" : error.what(), "work of the rank",
-                              "give the ranks what they lack, and start again (train: with --resume)"));
+    end_failed_rank(comm, Error(no_memory ? "out of memory" : error.what(), "work of the rank",
+                                "give the ranks what they lack, and start again (train: with --resume)"));
   }
 }
 

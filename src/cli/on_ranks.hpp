@@ -13,6 +13,8 @@
 
 namespace warpwright::cli {
 
+inline constexpr int kWrongUsage = 2;  // the exit code
+
 // --gpus and --collective-timeout.
 struct OnRanksFlags {
   std::string gpus;                       // N, all or ""
@@ -32,6 +34,9 @@ bool is_on_ranks(const CLI::App& command);
 // not wait for other ranks.
 void run_on_ranks(const OnRanksFlags& flags, const std::function<void(const Launch& launch)>& prepare,
                   const std::function<void(const Comm& texts)>& work);
+
+// Runs a part of that work. An error ends the ranks at once, without unwinding, if there are several.
+void ending_ranks(const Comm& comm, const std::function<void()>& work);
 
 // `device` names this rank's GPU from here on.
 void choose_device(const OnRanksFlags& flags, DeviceFlags& device, const CLI::App& command,

@@ -59,4 +59,14 @@ void write_message(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
+void report_error(std::string_view message) {
+  constexpr std::size_t kLongest = 2000;
+  std::string line = plain_line(message);
+  if (line.size() > kLongest) {
+    const std::string ends = line.substr(0, kLongest / 2) + " … " + line.substr(line.size() - kLongest / 2);
+    line = plain_line(ends);  // a cut may divide a character
+  }
+  write_message("warpwright: " + line + "\n");
+}
+
 }  // namespace warpwright::cli

@@ -23,4 +23,7 @@ std::string plain_line(std::string_view text);
 // Writes to standard error. If that fails, the message is lost.
 void write_message(std::string_view text);
 
+// Writes "warpwright: MESSAGE" as one line. A very long message keeps its beginning and end.
+void report_error(std::string_view message);
+
 }  // namespace warpwright::cli

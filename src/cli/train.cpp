@@ -118,16 +118,6 @@ TrainObserver observer_of(TrainWatcher& watcher, const Comm& comm) {
   return silent;
 }
 
-// Runs the trainer. An error must not wait for what GPUs have begun.
-bool run_trainer(Trainer& trainer) {
-  try {
-    return trainer.run(stop_request.made);
-  } catch (...) {
-    trainer.abandon();
-    throw;
-  }
-}
-
 // True if the run has done all its steps before.
 bool is_done(const TrainFlags& flags, const TrainOptions& options, const std::optional<SavedRun>& saved,
              const Comm& comm) {
@@ -178,7 +168,9 @@ bool train(TrainFlags& flags, const std::optional<SavedRun>& saved, const Comm& 
   }
   check_memory(context, trainer, memory, comm);
   std::signal(SIGPIPE, SIG_IGN);
-  const bool finished = run_trainer(trainer);
+  bool finished = false;
+  // Here, so that an error does not wait for exchanges that GPUs have begun.
+  ending_ranks(comm, [&] { finished = trainer.run(stop_request.made); });
   // A signal to one rank stops all, and all end with its code.
   stop_request.signal =
       static_cast<int>(std::ranges::max(gathered(comm, {static_cast<double>(stop_request.signal.load())})));

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <thread>
 #include <utility>
 
 #include "comm/mpi.hpp"
+#include "comm/rank_store.hpp"
 #include "core/error.hpp"
 
 namespace warpwright {
@@ -42,14 +44,14 @@ class Imagined final : public Comm {
  public:
   Imagined(int rank, int ranks) : Comm(rank, ranks, nullptr) {}
   void all_to_all(const std::vector<Outgoing>&, const std::vector<Incoming>&, const Stream&) const override {
-    fail();
+    refuse();
   }
-  void reduce(const std::vector<Summed>&, const Stream&) const override { fail(); }
+  void reduce(const std::vector<Summed>&, const Stream&) const override { refuse(); }
 
  private:
-  std::vector<std::string> all_gather_piece(std::string_view) const override { fail(); }
-  std::vector<std::string> gather_piece(std::string_view) const override { fail(); }
-  [[noreturn]] static void fail() {
+  std::vector<std::string> all_gather_piece(std::string_view) const override { refuse(); }
+  std::vector<std::string> gather_piece(std::string_view) const override { refuse(); }
+  [[noreturn]] static void refuse() {
     throw Error("a planned rank cannot exchange anything", "exchange between ranks",
                 "this is a bug worth reporting");
   }
@@ -59,20 +61,12 @@ class Imagined final : public Comm {
 class Stored final : public Comm {
  public:
   Stored(const Launch& launch, const std::shared_ptr<Watchdog>& watchdog)
-      : Comm(launch.rank, launch.ranks, watchdog),
-        store_({.rank = launch.rank,
-                .ranks = launch.ranks,
-                .address = launch.address,
-                .port = launch.port,
-                .session = launch.session},
-               [watchdog](const std::string& problem) {
-                 if (problem.empty()) return watchdog->lose_silently();
-                 watchdog->lose(problem, kSeeThatRank);
-               }) {}
+      : Comm(launch.rank, launch.ranks, watchdog), store_(store_options(launch), watchdog) {}
+  bool fail() const override { return store_.fail(); }
   void all_to_all(const std::vector<Outgoing>&, const std::vector<Incoming>&, const Stream&) const override {
-    fail();
+    refuse();
   }
-  void reduce(const std::vector<Summed>&, const Stream&) const override { fail(); }
+  void reduce(const std::vector<Summed>&, const Stream&) const override { refuse(); }
 
  private:
   std::vector<std::string> all_gather_piece(std::string_view mine) const override {
@@ -83,12 +77,12 @@ class Stored final : public Comm {
     const auto operation = watched("exchange of texts");
     return store_.gather(mine);
   }
-  [[noreturn]] static void fail() {
+  [[noreturn]] static void refuse() {
     throw Error("ranks without MPI cannot exchange tensors of CPUs", "exchange between ranks",
                 "start them with mpirun, or train on GPUs");
   }
 
-  mutable Store store_;
+  mutable RankStore store_;
 };
 
 class Repeated final : public Comm::Exchange {
@@ -156,6 +150,16 @@ std::unique_ptr<const Comm> connect_ranks(const Launch& launch, const RankOption
   if (launch.by == Launch::By::mpi) return connect_by_mpi(launch, options);
   return std::make_unique<Stored>(launch,
                                   std::make_shared<Watchdog>(launch.rank, options.limit, options.lost));
+}
+
+bool fail_before_connecting(const Launch& launch) {
+  // If another rank has the same error, its launcher ends this one meanwhile.
+  constexpr std::chrono::seconds kOthersFirst(10), kForOthers(5);
+  if (launch.by == Launch::By::mpi && launch.rank != 0) std::this_thread::sleep_for(kOthersFirst);
+  if (launch.by != Launch::By::store) return true;
+  StoreOptions options = store_options(launch);
+  options.patience = launch.rank == 0 ? kForOthers : kOthersFirst;
+  return Store::fail_at_once(options);
 }
 
 }  // namespace warpwright

@@ -71,8 +71,8 @@ class Comm {
   void barrier() const { all_gather({}); }
   // The watchdog times how long the stream takes to reach this point.
   virtual void watch(const Stream&) const {}
-  // Ends exchanges that GPUs have begun, so that an error of this rank can end the process.
-  virtual void abandon() const {}
+  // Ends the other ranks because of an error of this one. False if another rank says why they end.
+  virtual bool fail() const { return true; }
 
   // Seconds of the host's time that exchanges have taken so far. Most of it is spent waiting for other ranks.
   double seconds_in_exchanges() const { return watchdog_ ? watchdog_->seconds_in_operations() : 0; }
@@ -115,8 +115,11 @@ struct RankOptions {
 };
 
 // This process among those that its launcher has started. Throws Error if they cannot be reached. One call
-// per process: destroying the object disconnects the ranks. After an exception all ranks exit, this one last,
-// so that it can report why.
+// per process: destroying the object disconnects the ranks.
 std::unique_ptr<const Comm> connect_ranks(const Launch& launch, const RankOptions& options = {});
+
+// For a process with an error before connect_ranks(): ends the other ranks. False if another rank says why
+// they end. Rank 0 says why before it makes this call, which waits for the others.
+bool fail_before_connecting(const Launch& launch);
 
 }  // namespace warpwright

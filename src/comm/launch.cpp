@@ -81,6 +81,7 @@ Launch by_mpi(const Variables& variable) {
       first_number(variable, {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}, 0).value_or(0);
   launch.local_ranks =
       first_number(variable, {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}, 1).value_or(0);
+  if (const char* address = variable("MASTER_ADDR")) launch.address = address;
   return launch;
 }
 

@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <exception>
 #include <limits>
 #include <numeric>
 #include <utility>
 
+#include "comm/host.hpp"
+#include "comm/rank_store.hpp"
 #include "core/error.hpp"
 
 namespace warpwright {
@@ -57,13 +58,22 @@ void wait_for(std::vector<MPI_Request>& requests) {
 class Mpi final : public Comm {
  public:
   explicit Mpi(std::shared_ptr<Watchdog> watchdog) : Comm(world_rank(), world_size(), std::move(watchdog)) {}
+  // After an exception the launcher ends the others.
   ~Mpi() override {
-    if (std::uncaught_exceptions() == 0) {
-      MPI_Finalize();
-    } else {
-      ::on_exit([](int code, void*) { MPI_Abort(MPI_COMM_WORLD, code); }, nullptr);
-    }
+    if (std::uncaught_exceptions() == 0) MPI_Finalize();
   }
+
+  // Connects the store, by which the ranks note a lost one.
+  void connect_store(const Launch& launch, const std::shared_ptr<Watchdog>& watchdog) {
+    const std::vector<std::string> machines = all_gather(machine_id() + host_name());  // not two containers
+    const bool is_one = std::ranges::count(machines, machines.front()) == size();
+    const std::string address = launch.address.empty() ? host_name() : launch.address;
+    StoreOptions options = store_options(launch);
+    options.address = is_one ? "127.0.0.1" : all_gather(address).front();
+    options.agree = [this](int port) { return static_cast<int>(gathered(*this, {double(port)}).front()); };
+    store_ = std::make_unique<RankStore>(std::move(options), watchdog);
+  }
+  bool fail() const override { return store_->fail(); }
 
   void all_to_all(const std::vector<Outgoing>& send, const std::vector<Incoming>& receive,
                   const Stream&) const override {
@@ -141,6 +151,8 @@ class Mpi final : public Comm {
     wait_for(requests);
     return texts;
   }
+
+  std::unique_ptr<RankStore> store_;
 };
 
 }  // namespace
@@ -148,6 +160,7 @@ class Mpi final : public Comm {
 std::unique_ptr<const Comm> connect_by_mpi(const Launch& launch, const RankOptions& options) {
   constexpr std::chrono::seconds kStart(60);
   auto watchdog = std::make_shared<Watchdog>(launch.rank, options.limit, options.lost);
+  watchdog->set_others({.fail = [speaks = launch.speaks()] { return speaks; }, .wait_too_long = {}});
   {
     const Watchdog::Operation start(watchdog.get(), "start of MPI", kStart,
                                     "see which rank has not started, and start all ranks again");
@@ -155,11 +168,12 @@ std::unique_ptr<const Comm> connect_by_mpi(const Launch& launch, const RankOptio
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   }
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  auto comm = std::make_unique<const Mpi>(std::move(watchdog));
+  auto comm = std::make_unique<Mpi>(watchdog);
   if (comm->size() != launch.ranks) {
     throw Error(fmt::format("{} ranks were started, but MPI connects {}", launch.ranks, comm->size()),
                 "launcher", "start them with the mpirun of the MPI that this build uses");
   }
+  comm->connect_store(launch, watchdog);
   return comm;
 }
 

@@ -22,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kDoing = "exchange between GPUs";
-constexpr std::chrono::seconds kEndOfCopies(2);
+constexpr std::chrono::seconds kEndOfNccl(30);
 
 // An identifier that no other GPU has.
 std::string identity_of(Device device) {
@@ -62,6 +62,7 @@ class Nccl final : public Comm {
     watchdog()->set_probe([this] { return problem(); });  // last: if this constructor throws, nobody ends it
   }
   ~Nccl() override {
+    const Watchdog::Operation end(watchdog(), "end of NCCL", kEndOfNccl, kSeeThatRank);  // it may hang
     watchdog()->set_probe({});
     if (comm_ && std::uncaught_exceptions() == 0) nccl::library().destroy(comm_);
     for (const UnderWay& exchange : under_way_) cudaEventDestroy(exchange.end);
@@ -110,6 +111,7 @@ class Nccl final : public Comm {
     return texts_.all_gather(mine);
   }
   std::vector<std::string> gather_piece(std::string_view mine) const override { return texts_.gather(mine); }
+  bool fail() const override { return texts_.fail(); }
   // A graph is watched when it is launched.
   void watch(const Stream& stream) const override {
     cudaStreamCaptureStatus status{};
@@ -120,16 +122,6 @@ class Nccl final : public Comm {
     cuda::check(cudaEventRecord(exchange.end, stream.get()), "recording an event");
     const std::lock_guard lock(mutex_);
     under_way_.push_back(exchange);
-  }
-  void abandon() const override {
-    watchdog()->set_probe({});
-    nccl::library().abort(std::exchange(comm_, nullptr));
-    // Other ranks may still change flags back.
-    const auto end = Clock::now() + kEndOfCopies;
-    try {
-      while (copies_ && !is_idle() && Clock::now() < end) copies_->abandon();
-    } catch (const Error&) {  // of a GPU that has failed: the error under way says more
-    }
   }
 
  private:
@@ -167,7 +159,7 @@ class Nccl final : public Comm {
   const Comm& texts_;
   const Device device_;
   std::unique_ptr<PeerCopies> copies_;  // null: out of reach
-  mutable ncclComm_t comm_ = nullptr;
+  ncclComm_t comm_ = nullptr;
   mutable std::mutex mutex_;  // of the next
   mutable std::deque<UnderWay> under_way_;
 };

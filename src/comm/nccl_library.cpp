@@ -25,7 +25,6 @@ struct Loaded {
     file.find("ncclGetUniqueId", library.unique_id);
     file.find("ncclCommInitRank", library.init);
     file.find("ncclCommDestroy", library.destroy);
-    file.find("ncclCommAbort", library.abort);
     file.find("ncclCommGetAsyncError", library.asynchronous_error);
     file.find("ncclGetErrorString", library.error_string);
     file.find("ncclGetLastError", library.last_error);

@@ -11,7 +11,6 @@ struct Library {
   decltype(&ncclGetUniqueId) unique_id;
   decltype(&ncclCommInitRank) init;
   decltype(&ncclCommDestroy) destroy;
-  decltype(&ncclCommAbort) abort;
   decltype(&ncclCommGetAsyncError) asynchronous_error;
   decltype(&ncclGetErrorString) error_string;
   decltype(&ncclGetLastError) last_error;

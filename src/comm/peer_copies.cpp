@@ -267,12 +267,4 @@ std::unique_ptr<const Comm::Exchange> PeerCopies::prepare(const std::vector<Comm
   return std::make_unique<Copies>(flags_.data(), std::move(peers));
 }
 
-void PeerCopies::abandon() {
-  const CurrentDevice current(device_);
-  const Stream own(device_);
-  const std::vector<std::uint32_t> ones(flags_.bytes() / sizeof(std::uint32_t), 1);
-  cudaMemcpyAsync(flags_.data(), ones.data(), flags_.bytes(), cudaMemcpyHostToDevice, own.get());
-  own.synchronize();
-}
-
 }  // namespace warpwright

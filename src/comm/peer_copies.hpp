@@ -25,8 +25,6 @@ class PeerCopies {
   // As Comm::prepare(). Each part is within one allocation.
   std::unique_ptr<const Comm::Exchange> prepare(const std::vector<Comm::Outgoing>& send,
                                                 const std::vector<Comm::Incoming>& receive);
-  // Ends the waiting of exchanges that have begun.
-  void abandon();
 
   struct Copy {
     std::byte* to;

@@ -45,14 +45,16 @@ enum class Kind : std::uint64_t {
   texts,     // to all: all parts; after gathered none but for rank 0
   alive,     // both ways
   bye,       // from a rank that leaves
-  failed,    // from a rank that leaves because of an error
+  failed,    // from a rank that cannot go on
   lost,      // to rank 0: why they cannot go on
   ended,     // to all: another rank says why
+  speak,     // to a rank that has failed: it says why
+  waits,     // from a rank: it waits for others, too long for one of them; to all: who waits?
 };
 using Header = std::array<std::uint64_t, 2>;
 
 constexpr std::size_t kMostGreeting = 2000, kMostSession = 200;
-constexpr const char* kProtocol = "warpwright-ranks-4";
+constexpr const char* kProtocol = "warpwright-ranks-5";
 constexpr std::size_t kMostStrangers = 64;
 
 std::string packed(const std::vector<std::optional<std::string>>& texts) {
@@ -124,7 +126,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     asio::async_read(socket_, asio::buffer(header_),
                      [this, self = shared_from_this()](error_code failed, std::size_t) {
                        if (failed) return end(has_ended(failed));
-                       if (header_[0] > static_cast<std::uint64_t>(Kind::ended) || header_[1] > longest_) {
+                       if (header_[0] > static_cast<std::uint64_t>(Kind::waits) || header_[1] > longest_) {
                          return end("sent something that is not a rank's message");
                        }
                        read_text();
@@ -196,18 +198,20 @@ class Server {
   Server(asio::io_context& io, const StoreOptions& options)
       : options_(options),
         acceptor_(listening(io, options)),
+        verdict_(io),
         members_(static_cast<std::size_t>(options.ranks)) {
     parts_.resize(members_.size());
     accept();
   }
 
   // Every heartbeat: tells the ranks that rank 0 is alive, and looks whether they are.
-  void tick() {
+  void tick(bool was_stopped) {
     if (!welcomed_ && Clock::now() - start_ > options_.patience) return give_up_waiting();
     refuse_the_silent();
     accept();  // after an error, or after too many strangers
     for (Member& member : members_) {
       if (!member.connection || member.has_left) continue;
+      if (was_stopped) member.seen = Clock::now();
       member.connection->send(Kind::alive);
       if (Clock::now() - member.seen > options_.silence) return lose(member, "has given no sign of life");
     }
@@ -219,6 +223,8 @@ class Server {
     }
     return true;
   }
+  bool all_have_connected() const { return connected_ == options_.ranks; }
+  int port() const { return acceptor_.local_endpoint().port(); }
 
  private:
   struct Member {
@@ -226,7 +232,9 @@ class Server {
     std::string host;
     std::shared_ptr<Connection> connection;
     Clock::time_point seen;
-    bool has_left = false;
+    bool has_left = false, waits = false;
+
+    std::string name() const { return fmt::format("rank {} on {}", rank, host); }
   };
   // A connection that has not greeted yet.
   struct Stranger {
@@ -234,6 +242,7 @@ class Server {
     Clock::time_point since;
   };
   static constexpr std::size_t kMostNamed = 8;
+  static constexpr std::chrono::seconds kForAnswers{2};
 
   // Ranks of this machine alone need no port that others can reach.
   static tcp::acceptor listening(asio::io_context& io, const StoreOptions& options) {
@@ -327,6 +336,7 @@ class Server {
     connection.allow(kMostText);
     member = {greeting->rank, greeting->host, connection.shared_from_this(), Clock::now()};
     no_longer_strange(connection);
+    is_over_ ? connection.send(Kind::ended) : connection.send(Kind::alive, host_name());
     if (++connected_ == options_.ranks) {
       welcomed_ = true;
       send_all(Kind::welcome, kProtocol);
@@ -353,8 +363,11 @@ class Server {
       if (++gathered_ == members_.size()) spread(kind);
     } else if (kind == Kind::bye || kind == Kind::failed) {
       member.has_left = true;
+      if (kind == Kind::failed) let_speak(member);
       member.connection->finish();
-      if (kind == Kind::failed) send_all(Kind::ended);
+    } else if (kind == Kind::waits) {
+      member.waits = true;
+      find_whom_they_wait_for(std::chrono::seconds(std::atoi(text.c_str())));
     } else if (kind != Kind::alive) {
       lose(member, "has sent a message out of turn");
     }
@@ -370,31 +383,62 @@ class Server {
     gathered_ = 0;
   }
 
+  // The first rank that fails says why, and the others end silently.
+  void let_speak(Member& member) {
+    member.connection->send(is_over_ ? Kind::ended : Kind::speak);
+    if (!std::exchange(is_over_, true)) send_all(Kind::ended);
+  }
+
   void lose(Member& member, const std::string& what) {
     member.has_left = true;
-    let_rank_0_say(fmt::format("rank {} on {} {}", member.rank, member.host, what));
+    member.connection->send(Kind::ended);  // if it goes on later
+    let_rank_0_say(fmt::format("{} {}", member.name(), what));
   }
 
   // The others end silently.
   void let_rank_0_say(const std::string& problem) {
+    if (std::exchange(is_over_, true)) return;
     for (const Member& member : members_) {
       if (!member.connection || member.has_left) continue;
       member.rank == 0 ? member.connection->send(Kind::lost, problem) : member.connection->send(Kind::ended);
     }
   }
 
+  // A rank has waited for `limit`. Those that do not say soon that they wait, too, are why.
+  void find_whom_they_wait_for(std::chrono::seconds limit) {
+    if (std::exchange(asks_, true)) return;
+    send_all(Kind::waits);
+    verdict_.expires_after(kForAnswers);
+    verdict_.async_wait([this, limit](error_code stopped) {
+      if (stopped) return;
+      std::vector<std::string> busy;
+      for (const Member& member : members_) {
+        if (!member.waits && !member.has_left) busy.push_back(member.name());
+      }
+      const std::string who = busy.empty() ? "each rank" : listed(busy);
+      let_rank_0_say(fmt::format("{} ha{} kept others waiting for more than {} s (--collective-timeout)", who,
+                                 busy.size() > 1 ? "ve" : "s", limit.count()));
+    });
+  }
+
   void give_up_waiting() {
-    std::string missing;
-    std::size_t count = 0;
+    std::vector<std::string> missing;
     for (std::size_t r = 0; r < members_.size(); ++r) {
-      if (members_[r].connection || ++count > kMostNamed) continue;
-      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
+      if (!members_[r].connection) missing.push_back(std::to_string(r));
     }
-    if (count > kMostNamed) missing += fmt::format(" and {} more", count - kMostNamed);
     welcomed_ = true;  // once is enough
-    let_rank_0_say(fmt::format("rank{} {} of {} {} not connected within {} s{}", count == 1 ? "" : "s",
-                               missing, options_.ranks, count == 1 ? "has" : "have",
-                               seconds(options_.patience), trouble_));
+    const bool one = missing.size() == 1;
+    let_rank_0_say(fmt::format("rank{} {} of {} ha{} not connected within {} s{}", one ? "" : "s",
+                               listed(missing), options_.ranks, one ? "s" : "ve", seconds(options_.patience),
+                               trouble_));
+  }
+
+  static std::string listed(const std::vector<std::string>& all) {
+    const std::size_t named = std::min(all.size(), kMostNamed);
+    std::string list =
+        fmt::format("{}", fmt::join(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(named), ", "));
+    if (named < all.size()) list += fmt::format(" and {} more", all.size() - named);
+    return list;
   }
 
   void send_all(Kind kind, std::string_view text = {}) {
@@ -409,12 +453,15 @@ class Server {
 
   const StoreOptions options_;
   tcp::acceptor acceptor_;
+  asio::steady_timer verdict_;
   std::vector<Member> members_;
   std::vector<std::optional<std::string>> parts_;
   std::size_t gathered_ = 0;
   int connected_ = 0;
   bool welcomed_ = false;
-  std::string trouble_;  // why the last refused connection is not a rank
+  bool is_over_ = false;  // a rank says why they cannot go on
+  bool asks_ = false;     // who waits
+  std::string trouble_;   // why the last refused connection is not a rank
   bool accepting_ = false;
   std::vector<Stranger> strangers_;
   const Clock::time_point start_ = Clock::now();
@@ -422,32 +469,55 @@ class Server {
 
 }  // namespace
 
-// Until all ranks have connected, the constructor runs the io_context; after that a thread does.
+// join() and fail_at_once() run the io_context until they return. After join() a thread does.
 class Store::Network {
  public:
   Network(const StoreOptions& options, Lost lost)
-      : options_(options),
-        lost_(std::move(lost)),
-        place_(fmt::format("{}:{}", options.address, options.port)),
-        work_(io_.get_executor()),
-        timer_(io_) {
+      : options_(options), lost_(std::move(lost)), work_(io_.get_executor()), timer_(io_), farewell_(io_) {
     options_.session.resize(std::min(options_.session.size(), kMostSession));
     if (options_.rank == 0) server_.emplace(io_, options_);
-    connection_ = std::make_shared<Connection>(connected());
-    connection_->read([this](Kind kind, std::string text) { receive(kind, std::move(text)); },
-                      [this](const std::string& reason) { end(reason); });
-    seen_ = Clock::now() + options_.patience;  // rank 0 may accept that late
-    connection_->send(Kind::hello,
-                      Greeting{options_.rank, options_.ranks, host_name(), options_.session}.text());
-    tick();
-    // Rank 0 ends the wait; a rank that reached another program waits longer and then ends by itself.
-    run_until(Clock::now() + 2 * options_.patience, [this] { return welcomed_ || refusal_; });
-    if (refusal_) {
+    if (options_.agree) options_.port = options_.agree(server_ ? server_->port() : 0);
+    place_ = fmt::format("{}:{}", options_.address, options_.port);
+    host_of_0_ = options_.address;
+    start_ = Clock::now();
+  }
+
+  // Returns when all ranks have connected.
+  void join() {
+    try {
+      connect();
+      run_until(Clock::time_point::max(), [this] { return welcomed_ || refusal_; });  // rank 0 ends the wait
+      if (refusal_) throw Error(*refusal_);
+    } catch (const Error&) {
       if (server_) run_until(Clock::now() + kRetry, [] { return false; });  // the others hear of it
-      throw Error(*refusal_);
+      if (is_silent_) lost_("");
+      throw;
     }
-    if (!welcomed_) throw Error("does not answer as rank 0", place_, "check MASTER_ADDR and MASTER_PORT");
     thread_ = std::thread([this] { io_.run(); });
+  }
+
+  bool fail_at_once() {
+    try {
+      connect();
+      connection_->send(Kind::failed);
+      run_until(start_ + options_.patience,
+                [this] { return has_ended_ && (!server_ || server_->all_have_connected()); });
+      if (server_) run_until(Clock::now() + kRetry, [] { return false; });  // the others hear of it
+    } catch (const Error&) {  // the process has an error of its own to report
+    }
+    return !is_silent_ && !problem_;
+  }
+
+  // Tells the others that this rank cannot go on.
+  bool fail() {
+    std::unique_lock lock(mutex_);
+    asio::post(io_, [this] { connection_->send(Kind::failed); });
+    changed_.wait_for(lock, kMostFarewell, [this] { return may_speak_ || problem_; });
+    return !problem_;
+  }
+
+  void wait_too_long(std::chrono::seconds limit) {
+    asio::post(io_, [this, limit] { connection_->send(Kind::waits, std::to_string(limit.count())); });
   }
 
   void leave(bool failed) {
@@ -472,11 +542,29 @@ class Store::Network {
   }
 
  private:
-  static constexpr std::chrono::milliseconds kMostFarewell{1000};
+  static constexpr std::chrono::milliseconds kMostFarewell{1000}, kFarewell{5}, kRetry{200};
+
+  // Returns when rank 0 has taken this rank. Throws Error if it cannot be reached, or if this process is not
+  // to be a rank.
+  void connect() {
+    const auto deadline = start_ + options_.patience;
+    // Rank 0 listens already.
+    const auto reached_by = server_ ? std::min(deadline, start_ + options_.greeting) : deadline;
+    connection_ = std::make_shared<Connection>(connected(reached_by));
+    connection_->read([this](Kind kind, std::string text) { receive(kind, std::move(text)); },
+                      [this](const std::string& reason) { end(reason); });
+    seen_ = deadline;  // rank 0 may accept that late
+    ticked_ = Clock::now();
+    connection_->send(Kind::hello,
+                      Greeting{options_.rank, options_.ranks, host_name(), options_.session}.text());
+    tick();
+    if (!run_until(deadline, [this] { return is_taken_ || refusal_; }))
+      miss_rank_0("does not answer as rank 0");
+    if (refusal_) throw Error(*refusal_);
+  }
 
   // Tries until rank 0 listens.
-  tcp::socket connected() {
-    const auto deadline = Clock::now() + options_.patience;
+  tcp::socket connected(Clock::time_point deadline) {
     while (true) {
       tcp::socket socket(io_);
       std::optional<error_code> result;
@@ -501,13 +589,12 @@ class Store::Network {
                                   failed.message()),
                       place_, "set it to the host of rank 0");
         }
-        throw Error(fmt::format("rank {} cannot reach rank 0 there: {}", options_.rank, failed.message()),
-                    place_, "check MASTER_ADDR and MASTER_PORT, and that rank 0 runs");
+        miss_rank_0(fmt::format("rank {} cannot reach rank 0 there: {}", options_.rank, failed.message()));
+        throw Error(*refusal_);
       }
       run_until(std::min(deadline, Clock::now() + kRetry), [] { return false; });
     }
   }
-  static constexpr std::chrono::milliseconds kRetry{200};
 
   template <class Done>
   bool run_until(Clock::time_point deadline, const Done& done) {
@@ -517,9 +604,12 @@ class Store::Network {
 
   void receive(Kind kind, std::string text) {
     seen_ = Clock::now();
-    if (kind == Kind::welcome) {
+    if (kind == Kind::alive) {
+      is_taken_ = true;
+      if (!text.empty()) host_of_0_ = text;
+    } else if (kind == Kind::welcome) {
       if (text != kProtocol) throw std::invalid_argument("it is another program");
-      welcomed_ = true;
+      is_taken_ = welcomed_ = true;
       connection_->allow(static_cast<std::size_t>(options_.ranks) * (kMostText + sizeof(std::uint32_t)));
     } else if (kind == Kind::refused) {
       refusal_ = Error("this process was refused: it " + text, place_,
@@ -537,70 +627,111 @@ class Store::Network {
       lose(text);
     } else if (kind == Kind::ended) {
       lose("");
+    } else if (kind == Kind::speak) {
+      const std::lock_guard lock(mutex_);
+      may_speak_ = true;
+      changed_.notify_all();
+    } else if (kind == Kind::waits && options_.is_waiting && options_.is_waiting()) {
+      connection_->send(Kind::waits);
     }
   }
 
+  // No more can come from rank 0.
   void end(const std::string& reason) {
     has_ended_ = true;
-    if (leaving_) return;
-    if (!welcomed_ && !refusal_) {
-      refusal_ = Error("rank 0 " + reason, place_, "check MASTER_ADDR and MASTER_PORT");
-    } else if (welcomed_) {
-      lose(fmt::format("rank 0 at {} {}", place_, reason));
+    if (leaving_ || may_speak_) return;
+    if (welcomed_) {
+      lose_rank_0(reason);
+    } else if (!refusal_) {
+      miss_rank_0("rank 0 " + reason);
     }
   }
 
+  // Before all ranks have connected.
+  void miss_rank_0(const std::string& problem) {
+    is_silent_ = !options_.speaks;
+    refusal_ = Error(problem, place_, "check MASTER_ADDR and MASTER_PORT, and that rank 0 runs");
+  }
+
+  void lose_rank_0(const std::string& what) {
+    lose(options_.speaks ? fmt::format("rank 0 on {} {}", host_of_0_, what) : "");
+  }
+
+  // problem: "" if another rank says it.
   void lose(const std::string& problem) {
     if (leaving_ || refusal_ || std::exchange(is_lost_, true)) return;
-    const std::string why = problem.empty() ? "another rank has ended with an error" : problem;
-    if (!welcomed_ && options_.rank == 0) {
-      refusal_ = Error(why, place_, "start all ranks with one MASTER_ADDR, MASTER_PORT and number of ranks");
+    if (!welcomed_) {
+      is_silent_ = problem.empty();
+      refusal_ = Error(is_silent_ ? kEnded : problem, place_,
+                       is_silent_ ? kSeeThatRank
+                                  : "start all ranks with one MASTER_ADDR, MASTER_PORT and number of ranks");
       return;
     }
-    lost_(problem);
-    if (!welcomed_) refusal_ = Error(why, place_, kSeeThatRank);
-    const std::lock_guard lock(mutex_);
-    problem_ = why;
-    changed_.notify_all();
+    if (problem.empty() || was_stopped()) return conclude("");
+    if (!server_) return conclude(problem);
+    // A process that ends with unread messages may take back what it has sent.
+    farewell_.expires_after(kRetry);
+    farewell_.async_wait([this, problem](error_code) { conclude(problem); });
   }
+
+  void conclude(const std::string& problem) {
+    {
+      const std::lock_guard lock(mutex_);
+      problem_ = problem.empty() ? kEnded : problem;
+      changed_.notify_all();
+    }
+    lost_(problem);
+  }
+  static constexpr const char* kEnded = "another rank has ended with an error";
+
+  // True if this process has given no sign of life itself: the others have said so.
+  bool was_stopped() const { return was_stopped_ || Clock::now() - ticked_ >= options_.silence; }
 
   // Gives a sign of life and looks for others'. After the farewell it waits for the end.
   void tick() {
+    const auto now = Clock::now();
     if (leaving_) {
       const bool alone = has_ended_ && (failed_ || !server_ || server_->all_have_left());
-      if (alone || Clock::now() > leave_by_) return io_.stop();
+      if (alone || now > leave_by_) return io_.stop();
+      timer_.expires_after(kFarewell);
     } else {
+      was_stopped_ = now - std::exchange(ticked_, now) >= options_.silence;
+      if (was_stopped_) seen_ = now;  // the others may have been stopped, too
       connection_->send(Kind::alive);
-      if (Clock::now() - seen_ > options_.silence) {
-        lose(fmt::format("rank 0 at {} has given no sign of life", place_));
-      }
-      if (server_) server_->tick();
+      if (now - seen_ >= options_.silence) lose_rank_0("has given no sign of life");
+      if (server_) server_->tick(was_stopped_);
+      // All ranks note the silence of rank 0 at the same time.
+      const auto silent = seen_ + options_.silence;
+      timer_.expires_at(std::min(now + options_.heartbeat, silent > now ? silent : Clock::time_point::max()));
     }
-    timer_.expires_after(leaving_ ? kFarewell : options_.heartbeat);
     timer_.async_wait([this](error_code) { tick(); });
   }
-  static constexpr std::chrono::milliseconds kFarewell{5};
 
   StoreOptions options_;
   const Lost lost_;
-  const std::string place_;
+  std::string place_, host_of_0_;
   asio::io_context io_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
-  asio::steady_timer timer_;
+  asio::steady_timer timer_, farewell_;
   std::optional<Server> server_;
   std::shared_ptr<Connection> connection_;
-  Clock::time_point seen_ = Clock::now(), leave_by_;
-  bool welcomed_ = false, leaving_ = false, has_ended_ = false, failed_ = false, is_lost_ = false;
+  Clock::time_point start_, seen_, ticked_, leave_by_;
+  bool is_taken_ = false, welcomed_ = false, leaving_ = false, has_ended_ = false, failed_ = false;
+  bool is_lost_ = false, was_stopped_ = false;
+  bool is_silent_ = false;  // about its refusal
   std::optional<Error> refusal_;
-  std::mutex mutex_;  // of the next three
+  std::mutex mutex_;  // of the next four
   std::condition_variable changed_;
   std::optional<std::vector<std::string>> texts_;
   std::optional<std::string> problem_;
+  bool may_speak_ = false;  // the thread of the io_context reads it without the mutex
   std::thread thread_;
 };
 
 Store::Store(const StoreOptions& options, Lost lost)
-    : network_(std::make_unique<Network>(options, std::move(lost))) {}
+    : network_(std::make_unique<Network>(options, std::move(lost))) {
+  network_->join();
+}
 
 Store::~Store() {
   network_->leave(std::uncaught_exceptions() > 0);
@@ -612,6 +743,22 @@ std::vector<std::string> Store::all_gather(std::string_view mine) {
 
 std::vector<std::string> Store::gather(std::string_view mine) {
   return network_->exchange(Kind::gathered, mine);
+}
+
+bool Store::fail() {
+  return network_->fail();
+}
+
+void Store::wait_too_long(std::chrono::seconds limit) {
+  network_->wait_too_long(limit);
+}
+
+bool Store::fail_at_once(const StoreOptions& options) {
+  try {
+    return Network(options, [](const std::string&) {}).fail_at_once();
+  } catch (const Error&) {  // rank 0 cannot listen
+    return true;
+  }
 }
 
 int free_local_port() {

@@ -1,7 +1,8 @@
 // Store: small texts between ranks that a launcher has started without MPI, over TCP.
 //
 // Rank 0 listens, and every rank, rank 0 included, connects to it. The store carries texts and signs of life,
-// and tells every rank when another one ends. It never carries a tensor.
+// and tells every rank when another one ends. One rank then says why: the first that fails, or rank 0 if a
+// rank is lost. If rank 0 is lost, one rank of each host says so. The store never carries a tensor.
 #pragma once
 
 #include <chrono>
@@ -23,6 +24,10 @@ struct StoreOptions {
   std::chrono::milliseconds greeting{10'000};  // until a connection says which rank it is
   std::chrono::milliseconds heartbeat{5'000};  // between signs of life
   std::chrono::milliseconds silence{15'000};   // after which a rank counts as lost
+  bool speaks = true;  // if rank 0 is missing or lost; if not, another rank of this host says so
+  // Every rank calls it, rank 0 with the port at which it listens: returns that port. Null: it is `port`.
+  std::function<int(int port)> agree{};
+  std::function<bool()> is_waiting{};  // whether this rank waits for others
 };
 
 // The most bytes of a text.
@@ -49,6 +54,13 @@ class Store {
   std::vector<std::string> all_gather(std::string_view mine);
   // The same on rank 0, and nothing elsewhere.
   std::vector<std::string> gather(std::string_view mine);
+
+  // Ends the other ranks because of an error of this one. False if another rank says why they end.
+  bool fail();
+  // Ends all ranks because this one has waited for `limit`. Rank 0 names those that do not wait.
+  void wait_too_long(std::chrono::seconds limit);
+  // fail() for a process with an error before it has a store. Rank 0 waits for the others to tell them.
+  static bool fail_at_once(const StoreOptions& options);
 
  private:
   class Network;  // with the library's types

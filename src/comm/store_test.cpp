@@ -8,8 +8,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstring>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -104,6 +107,11 @@ std::vector<std::string> gather_once(int rank, Store& store) {
   return store.all_gather(fmt::format("of {}", rank));
 }
 
+std::vector<std::string> gather_once_unless(bool busy, int rank, Store& store) {
+  if (busy) std::this_thread::sleep_for(4s);
+  return gather_once(rank, store);
+}
+
 TEST_F(StoreTest, GathersTheTextsOfAllRanks) {
   const auto outcomes = run(all(5), [](int rank, Store& store) {
     for (int i = 0; i < 200; ++i) {
@@ -172,7 +180,7 @@ std::string message(std::uint64_t kind, std::uint64_t length, const std::string&
 
 // At MASTER_PORT is a program that answers a rank with these bytes.
 TEST_F(StoreTest, WrongAnswersOfAServerEndTheRank) {
-  const std::string word = "warpwright-ranks-4", welcome = message(1, 18, word);
+  const std::string word = "warpwright-ranks-5", welcome = message(1, 18, word);
   for (const auto& [answer, part] :
        {std::pair{message(1, 0, ""), "it is another program"},
         {message(5, 4, std::string(4, '\0')), "it comes too early"},
@@ -348,7 +356,7 @@ TEST_F(StoreTest, AKilledRankEndsTheOthers) {
 TEST_F(StoreTest, AStoppedRankEndsTheOthers) {
   StoreOptions other = options_of(0, 2, port_), stopped = options_of(1, 2, port_);
   other.heartbeat = stopped.heartbeat = 50ms;
-  other.silence = stopped.silence = 500ms;
+  other.silence = stopped.silence = 2s;
   const pid_t child = idle_process(stopped);
   const auto outcomes = run({other}, [&](int rank, Store& store) {
     ::kill(child, SIGSTOP);
@@ -357,6 +365,90 @@ TEST_F(StoreTest, AStoppedRankEndsTheOthers) {
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   EXPECT_NE(outcomes[0].lost.find("has given no sign of life"), std::string::npos) << outcomes[0].lost;
+}
+
+TEST_F(StoreTest, OneRankOfAHostSaysThatRank0IsLost) {
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    std::vector<StoreOptions> ranks = all(3);
+    for (StoreOptions& options : ranks) options.heartbeat = 50ms, options.silence = 2s;
+    ranks[2].speaks = false;
+    const pid_t child = idle_process(ranks[0]);
+    ranks.erase(ranks.begin());
+    const auto outcomes = run(ranks, [&](int rank, Store& store) {
+      std::this_thread::sleep_for(500ms);  // both have heard that all have connected
+      if (rank == 1) ::kill(child, signal);
+      return gather_once(rank, store);
+    });
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    const char* what = signal == SIGKILL ? "has ended without saying why" : "has given no sign of life";
+    EXPECT_NE(outcomes[0].lost.find(what), std::string::npos) << outcomes[0].lost;
+    EXPECT_EQ(outcomes[1].lost, "");
+  }
+}
+
+TEST_F(StoreTest, OneRankOfAHostSaysThatRank0IsMissing) {
+  StoreOptions options = options_of(2, 3, port_);
+  options.patience = 300ms;
+  options.speaks = false;
+  EXPECT_EQ(run({options}, gather_once)[0].lost, "");
+}
+
+TEST_F(StoreTest, OneOfTheRanksThatFailSaysWhy) {
+  std::atomic<int> speakers = 0;
+  run(all(4), [&](int, Store& store) {
+    speakers += store.fail();
+    return std::vector<std::string>();
+  });
+  EXPECT_EQ(speakers, 1);
+}
+
+TEST_F(StoreTest, AnErrorBeforeTheyConnectEndsTheOthers) {
+  for (const std::vector<int>& failing : {std::vector{0}, {1}, {0, 1, 2}, {1, 2}}) {
+    std::vector<StoreOptions> healthy;
+    std::vector<std::thread> threads;
+    std::atomic<int> speakers = 0;
+    for (const StoreOptions& options : all(3)) {
+      if (std::ranges::count(failing, options.rank) == 0) {
+        healthy.push_back(options);
+      } else {
+        threads.emplace_back([&speakers, options] { speakers += Store::fail_at_once(options); });
+      }
+    }
+    for (const Outcome& outcome : run(healthy, gather_once)) EXPECT_EQ(outcome.lost, "");
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(speakers, 1);
+  }
+}
+
+TEST_F(StoreTest, ARankThatKeepsTheOthersWaitingIsNamed) {
+  for (const int busy : {0, 1}) {
+    std::vector<StoreOptions> ranks = all(3);
+    for (StoreOptions& options : ranks)
+      options.is_waiting = [&options, busy] { return options.rank != busy; };
+    const auto outcomes = run(ranks, [&](int rank, Store& store) {
+      if (rank == 2) store.wait_too_long(7s);
+      return gather_once_unless(rank == busy, rank, store);
+    });
+    const std::string start = fmt::format("rank {} on ", busy);
+    EXPECT_TRUE(outcomes[0].lost.starts_with(start)) << outcomes[0].lost;
+    EXPECT_NE(outcomes[0].lost.find("has kept others waiting for more than 7 s"), std::string::npos);
+    EXPECT_EQ(outcomes[2].lost, "");
+  }
+}
+
+TEST_F(StoreTest, RanksMayAgreeOnThePort) {
+  std::vector<StoreOptions> ranks = all(2);
+  std::promise<int> promise;
+  const std::shared_future<int> port = promise.get_future().share();
+  for (StoreOptions& options : ranks) {
+    options.port = 0;
+    options.agree = [&promise, port](int here) {
+      if (here != 0) promise.set_value(here);
+      return port.get();
+    };
+  }
+  for (const Outcome& outcome : run(ranks, gather_once)) EXPECT_EQ(outcome.texts.size(), 2u);
 }
 
 TEST_F(StoreTest, AnErrorOfOneEndsTheOthersWithoutAWord) {

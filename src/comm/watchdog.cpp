@@ -30,6 +30,16 @@ void Watchdog::set_step(std::int64_t step) {
   step_ = step;
 }
 
+void Watchdog::set_others(Others others) {
+  const std::lock_guard lock(others_mutex_);
+  others_ = std::move(others);
+}
+
+bool Watchdog::is_waiting() {
+  const std::lock_guard lock(mutex_);
+  return operation_.name != nullptr;
+}
+
 void Watchdog::set_probe(std::function<std::string()> probe) {
   const std::lock_guard lock(probe_mutex_);
   probe_ = std::move(probe);
@@ -71,6 +81,17 @@ void Watchdog::lose(const std::string& problem, const std::string& remedy) {
   lost_(Error(problem, where, remedy).what());
 }
 
+void Watchdog::fail(const std::string& problem, const std::string& remedy) {
+  const std::lock_guard telling(others_mutex_);
+  !others_.fail || others_.fail() ? lose(problem, remedy) : lose_silently();
+}
+
+bool Watchdog::ask_others(std::chrono::seconds waited) {
+  const std::lock_guard asking(others_mutex_);
+  if (others_.wait_too_long) others_.wait_too_long(waited);
+  return others_.wait_too_long != nullptr;
+}
+
 void Watchdog::lose_silently() {
   {
     const std::lock_guard lock(mutex_);
@@ -88,7 +109,7 @@ std::optional<Watchdog::Delay> Watchdog::delay() const {
   if (!operation_.name || operation_.limit.count() == 0 || now - since_ <= operation_.limit) return {};
   return Delay{
       fmt::format("another rank has kept this one waiting for more than {} s", operation_.limit.count()),
-      operation_.remedy};
+      operation_.remedy, operation_.limit};
 }
 
 void Watchdog::watch(const std::stop_token& end) {
@@ -98,7 +119,8 @@ void Watchdog::watch(const std::stop_token& end) {
     const std::optional<Delay> found = delay();
     if (!found || end.stop_requested()) continue;
     lock.unlock();
-    return lose(found->problem, found->remedy);
+    if (found->waited && ask_others(*found->waited)) return;
+    return fail(found->problem, found->remedy);
   }
 }
 
@@ -114,7 +136,7 @@ void Watchdog::probe_often(const std::stop_token& end) {
       const std::lock_guard probing(probe_mutex_);
       if (probe_) problem = probe_();
     }
-    if (!problem.empty()) return lose(problem, kSeeWhichIsStuck);
+    if (!problem.empty()) return fail(problem, kSeeWhichIsStuck);
     lock.lock();
     probing_since_ = {};
   }

@@ -33,6 +33,16 @@ class Watchdog {
   // The line names the step, besides rank and host.
   void set_step(std::int64_t step);
 
+  // How the other ranks hear of a loss that this watchdog notes.
+  struct Others {
+    std::function<bool()> fail;                                     // Store::fail()
+    std::function<void(std::chrono::seconds limit)> wait_too_long;  // Store::wait_too_long()
+  };
+  // Without them, this rank alone ends. Waits until a call under way has ended.
+  void set_others(Others others);
+  // True during an operation.
+  bool is_waiting();
+
   // Ends this rank: its line says where it is, what has happened and what to do.
   void lose(const std::string& problem, const std::string& remedy);
   // Ends it without a line.
@@ -69,12 +79,17 @@ class Watchdog {
   void set_probe(std::function<std::string()> probe);
 
  private:
+  // lose(), unless another rank says why they end.
+  void fail(const std::string& problem, const std::string& remedy);
+  // Lets the ranks find out which of them the others wait for. False if this rank has no others.
+  bool ask_others(std::chrono::seconds waited);
   void watch(const std::stop_token& end);
   void probe_often(const std::stop_token& end);
   // The operation or probe that takes too long, if one does.
   struct Delay {
     std::string problem;
     const char* remedy;
+    std::optional<std::chrono::seconds> waited{};  // for other ranks
   };
   std::optional<Delay> delay() const;
 
@@ -89,7 +104,9 @@ class Watchdog {
   std::chrono::steady_clock::time_point since_;
   std::chrono::steady_clock::duration in_operations_{};
   std::chrono::steady_clock::time_point probing_since_;  // the epoch: no probe is under way
-  std::mutex probe_mutex_;                               // guards probe_, and is held while it runs
+  std::mutex others_mutex_;                              // guards others_, and is held while it is called
+  Others others_;
+  std::mutex probe_mutex_;  // guards probe_, and is held while it runs
   std::function<std::string()> probe_;
   std::jthread watching_, probing_;  // probing_ ends first, while the other still watches it
 };

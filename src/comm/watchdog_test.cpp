@@ -90,6 +90,29 @@ TEST(Watchdog, AProbeReportsALossOnce) {
   watchdog.lose_silently();
 }
 
+TEST(Watchdog, OtherRanksMaySayIt) {
+  for (const bool other_says_it : {false, true}) {
+    Loss loss;
+    Watchdog watchdog(1, 0s, loss.lost());
+    watchdog.set_others({.fail = [&] { return !other_says_it; }, .wait_too_long = {}});
+    watchdog.set_probe([] { return "the network is gone"; });
+    ASSERT_EQ(loss.line.wait_for(20s), std::future_status::ready);
+    EXPECT_EQ(loss.line.get().empty(), other_says_it);
+  }
+}
+
+TEST(Watchdog, TheRanksFindOutForWhichOneItWaits) {
+  Loss loss;
+  std::promise<std::chrono::seconds> waited;
+  Watchdog watchdog(1, 1s, loss.lost());
+  watchdog.set_others({.fail = {}, .wait_too_long = [&](auto limit) { waited.set_value(limit); }});
+  EXPECT_FALSE(watchdog.is_waiting());
+  const Watchdog::Operation operation(&watchdog, "sum of gradients");
+  EXPECT_TRUE(watchdog.is_waiting());
+  EXPECT_EQ(waited.get_future().get(), 1s);
+  EXPECT_EQ(loss.line.wait_for(0s), std::future_status::timeout);
+}
+
 // A probe that a driver blocks until the test ends.
 struct BlockedProbe {
   std::promise<void> begun, end;

@@ -669,13 +669,6 @@ TrainingStep::Result TrainingStep::collect() {
   return result;
 }
 
-void TrainingStep::drop_graphs() {
-  for (Captured& slice : slices_) slice = {};
-  exchanging_slice_ = {};
-  forward_ = {};
-  for (Update& update : update_) update.captured = {};
-}
-
 double TrainingStep::forward() {
   const BatchSlot& slot = batch_slots_[static_cast<std::size_t>(next_batch_)];
   slot.tokens.upload(context_.stream());

@@ -137,9 +137,6 @@ class TrainingStep {
   };
   Result collect();
 
-  // Forgets all captured graphs. A communicator can only be ended without graphs that use it.
-  void drop_graphs();
-
   // The sum of the losses, in nats, of the batch that host_batch() gave. Not within a step.
   double forward();
 

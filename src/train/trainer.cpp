@@ -251,11 +251,6 @@ void Trainer::restore(const SavedRun& saved) {
 
 Trainer::~Trainer() = default;
 
-void Trainer::abandon() {
-  step_.drop_graphs();
-  comm_.abandon();
-}
-
 RankMemory Trainer::memory() const {
   return rank_memory(step_.plan(), sampling_, context_.device().device, comm_.size());
 }

@@ -78,8 +78,6 @@ class Trainer {
   // samples; over several ranks it takes effect after the step. It then writes a checkpoint and RUN/model at
   // the end. A run that is already finished changes nothing.
   bool run(const std::atomic<bool>& stop);
-  // After run() has thrown: ends exchanges that GPUs have begun, so that the error can end the process.
-  void abandon();
 
  private:
   struct StepResult {
