@@ -501,7 +501,7 @@ TEST_F(Ranks, ANumberThatDoesNotDivideIsRefused) {
   EXPECT_NE(r.code, 0);
   const Words lines = own_lines(r.err);
   ASSERT_EQ(lines.size(), 1u) << r.err;
-  for (const char* part : {"rank 0 on ", "12 slices", "5 ranks", "start 4 or 6 ranks"}) {
+  for (const char* part : {"rank ", " on ", "12 slices", "5 ranks", "start 4 or 6 ranks"}) {
     EXPECT_NE(lines[0].find(part), std::string::npos) << lines[0];
   }
   EXPECT_FALSE(fs::exists(folder / "five"));

@@ -33,7 +33,7 @@ class Watchdog {
   // The line names the step, besides rank and host.
   void set_step(std::int64_t step);
 
-  // How the other ranks hear of a loss that this watchdog notes.
+  // The other ranks hear by these calls of a loss that this watchdog notes.
   struct Others {
     std::function<bool()> fail;                                     // Store::fail()
     std::function<void(std::chrono::seconds limit)> wait_too_long;  // Store::wait_too_long()
