@@ -500,6 +500,10 @@ TEST_F(CliTest, WhatDoesNotFitInMemorySaysWhatWould) {
   refused({"--layers", "4", "--heads", "256", "--channels", "65536", "--vocab", "300", "--batch", "4",
            "--memory-efficient-norm"},
           {"memory plan", "smaller model", "--batch 1 --recompute gelu would need"});
+  // A smaller --batch would add sums of slices, which take more than the activations.
+  refused({"--layers", "4", "--heads", "256", "--channels", "65536", "--vocab", "300", "--batch", "4",
+           "--total-batch", "512"},
+          {"memory plan", "smaller model or --seq: --recompute block would need"});
 }
 
 TEST_F(CliTest, ATextWithFewPairsGivesFewTokens) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -31,28 +32,33 @@ class Search {
       : context_(context), options_(trainer.options()), devices_(devices), comm_(comm) {}
 
   // Tries more shards and then more recomputation at the same --batch, and then smaller slices, which divide
-  // this one so that --total-batch can stay. If nothing fits, says what the last of them needs.
+  // this one so that --total-batch can stay. If nothing fits, names the plan that needs least: smaller slices
+  // are more slices, whose sums may take more than their activations save.
   std::string smallest_change() {
     const bool from_output = options_.step.norms == NormBackwardFrom::output;  // not with norm and block
     const Recompute asked = options_.step.recompute, most = from_output ? Recompute::gelu : Recompute::block;
-    RankDevices::Use use;
+    std::string least_flags;
+    std::size_t least = std::numeric_limits<std::size_t>::max();
     for (std::int64_t batch = options_.step.B; batch >= 1; --batch) {
       if (options_.step.B % batch != 0) continue;
       for (const Recompute recompute : kRecomputes) {
         const bool between = recompute != asked && recompute != most;
         if (recompute < asked || recompute > most || (batch < options_.step.B && between)) continue;
         for (const Sharding sharding : possible_shardings(options_, comm_.size())) {
-          use = use_with(batch, recompute, sharding);
-          if (!use.fits()) continue;
-          return fmt::format("{}{}{}would need {}{}", flag("--batch", batch, options_.step.B),
-                             flag("--recompute", name_of(recompute), name_of(asked)), shard_flag(sharding),
-                             bytes_text(use.needed), or_more_ranks());
+          const RankDevices::Use use = use_with(batch, recompute, sharding);
+          const std::string flags = flag("--batch", batch, options_.step.B) +
+                                    flag("--recompute", name_of(recompute), name_of(asked)) +
+                                    shard_flag(sharding);
+          if (use.fits()) return would_need(flags, use.needed);
+          if (use.needed >= least) continue;
+          least = use.needed;
+          least_flags = flags;
         }
       }
     }
-    return fmt::format("use a smaller model or --seq: --batch 1 --recompute {} {}would need {}{}",
-                       name_of(most), shard_flag(possible_shardings(options_, comm_.size()).back()),
-                       bytes_text(use.needed), or_more_ranks());
+    const std::string smaller = "use a smaller model or --seq";
+    if (least_flags.empty()) return smaller + or_more_ranks();
+    return smaller + ": " + would_need(least_flags, least);
   }
 
  private:
@@ -63,6 +69,10 @@ class Search {
     o.step.recompute = recompute;
     o.step.sharding = sharding;
     return devices_.tightest(memory_of_ranks(comm_, planned_rank_memory(context_, o, comm_)));
+  }
+
+  std::string would_need(const std::string& flags, std::size_t bytes) {
+    return fmt::format("{}would need {}{}", flags, bytes_text(bytes), or_more_ranks());
   }
 
   // More GPUs with the same slices. On CPUs more ranks of one machine need more memory together.
