@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "core/error.hpp"
 #include "infer/decoder_texts.hpp"
 #include "model/decoder_files.hpp"
+#include "runtime/partial.hpp"
 #include "text/fingerprint.hpp"
 
 namespace warpwright {
@@ -70,15 +72,30 @@ fs::path prepared(const fs::path& run) {
   return run;
 }
 
-// Every rank writes into the run's folder. A network file system may show a new folder late.
+// Every rank writes into the run's folder, so all must find there what rank 0 has put for this start alone.
+// The machine of rank 0 sees it at once. A network file system may show it to others late.
 void require_shared(const fs::path& run, const Comm& comm) {
   constexpr double kPatience = 60;
   constexpr std::chrono::milliseconds kPause(100);
-  for (const auto start = Clock::now(); !path_exists(run / "checkpoints");
-       std::this_thread::sleep_for(kPause)) {
-    if (seconds_since(start) < kPatience) continue;
-    throw Error(fmt::format("rank {} cannot see it, but rank 0 can", comm.rank()), run.string(),
-                "give an --out on a file system that all ranks share");
+  if (comm.size() == 1) return;
+  std::optional<PartialFolder> sign;
+  if (comm.rank() == 0) sign.emplace(run / fmt::format("start-{:08x}", std::random_device()()));
+  const std::string machine = machine_id();
+  const auto told = nlohmann::json::parse(
+      comm.all_gather(sign ? nlohmann::json({sign->path().filename().string(), machine}).dump() : "")
+          .front());
+  const fs::path path = run / told[0].get<std::string>();
+  const double patience = told[1] == machine ? 0 : kPatience;
+  bool is_there = path_exists(path);
+  for (const auto start = Clock::now(); !is_there && seconds_since(start) < patience;) {
+    std::this_thread::sleep_for(kPause);
+    is_there = path_exists(path);
+  }
+  const std::string mine = fmt::format("{} has as {}", rank_on_host(comm.rank()), run.string());
+  for (const std::string& other : comm.all_gather(is_there ? "" : mine)) {
+    if (other.empty()) continue;
+    throw Error(fmt::format("is not the folder that {}", other), run.string(),
+                "give all ranks the same --out, on a file system that they share");
   }
 }
 
@@ -88,7 +105,6 @@ FolderLock locked(const fs::path& run, const Comm& comm) {
   comm.barrier();
   FolderLock lock;
   if (comm.rank() == 0) lock = FolderLock(prepared(run));
-  comm.barrier();
   require_shared(run, comm);
   return lock;
 }
