@@ -15,10 +15,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class RanksEncode : public TestFolder {
+class Encode : public TestFolder {
  protected:
   void SetUp() override {
-    if (const std::string reason = no_ranks_here(); !reason.empty()) GTEST_SKIP() << reason;
     make_tiny_bert(folder / "bert");
     make_tiny_bert(folder / "cross", 1);
     std::ofstream lines(folder / "texts.jsonl");
@@ -49,6 +48,18 @@ class RanksEncode : public TestFolder {
                      "--heads", "1", "--channels", "16", "--context", "16", "--steps", "2"},
                     folder);
     ASSERT_EQ(r.code, 0) << r.err;
+  }
+  Words evaluation() const {
+    return {"eval", "--model", path("run/model"), "--data", path("data"), "--batch",
+            "3",    "--json",  "--threads",       "1",      "--baselines"};
+  }
+};
+
+class RanksEncode : public Encode {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = no_ranks_here(); !reason.empty()) GTEST_SKIP() << reason;
+    Encode::SetUp();
   }
 };
 
@@ -96,14 +107,30 @@ TEST_F(RanksEncode, RankGivesTheBytesOfOneRank) {
 
 TEST_F(RanksEncode, EvalGivesTheBytesOfOneRank) {
   train();
-  const Words words = {"eval", "--model", path("run/model"), "--data", path("data"), "--batch",
-                       "3",    "--json",  "--threads",       "1",      "--baselines"};
+  const Words words = evaluation();
   const ProcessResult one = run_on_ranks(1, words, folder);
   EXPECT_EQ(one.code, 0) << one.err;
   for (const int ranks : {2, 3}) {
     const ProcessResult r = run_on_ranks(ranks, words, folder);
     EXPECT_EQ(r.code, 0) << r.err;
     EXPECT_EQ(r.out, one.out) << ranks;
+  }
+}
+
+// Texts need no MPI, on CPUs neither.
+TEST_F(Encode, AnyLauncherGivesTheBytesOfOneRank) {
+  train();
+  for (const Words& words :
+       {encoding("embed", "bert", {}), encoding("rank", "cross", {"--query", "the cat", "--top", "40"}),
+        evaluation()}) {
+    const ProcessResult one = run_process(words, folder);
+    EXPECT_FALSE(one.out.empty()) << one.err;
+    for (const auto launcher : {as_torchrun, as_srun}) {
+      const std::vector<Outcome> ranks = run_launched(3, words, folder, 0, launcher);
+      EXPECT_EQ(ranks[0].code, one.code) << words[0];
+      EXPECT_TRUE(ranks[0].out == one.out) << words[0];
+      for (const int r : {1, 2}) EXPECT_EQ(ranks[static_cast<std::size_t>(r)].out, "") << words[0];
+    }
   }
 }
 

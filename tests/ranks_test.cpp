@@ -15,7 +15,6 @@
 #include <sstream>
 #include <thread>
 
-#include "comm/store.hpp"
 #include "model/safetensors.hpp"
 #include "runtime/device.hpp"
 #include "runtime/file.hpp"
@@ -736,33 +735,9 @@ TEST_F(RanksUnderWay, ASlowRankIsNamed) {
 // Ranks that a launcher such as torchrun has started.
 class LaunchedRanks : public SmallRun {
  protected:
-  struct Outcome {
-    int code;
-    Words lines;
-  };
-  // Runs ranks as torchrun does, on one machine. Others are missing.
   std::vector<Outcome> run(int ranks, const Words& words, int missing = 0) const {
-    const int port = free_local_port();
-    std::vector<pid_t> processes;
-    for (int r = 0; r < ranks; ++r) {
-      const std::pair<const char*, std::string> variables[] = {
-          {"RANK", std::to_string(r)},
-          {"WORLD_SIZE", std::to_string(ranks + missing)},
-          {"LOCAL_RANK", std::to_string(r)},
-          {"MASTER_ADDR", "localhost"},
-          {"MASTER_PORT", std::to_string(port)}};
-      for (const auto& [name, value] : variables) ::setenv(name, value.c_str(), 1);
-      processes.push_back(start_process(words, folder / fmt::format("out_{}", r), err_of(r)));
-      for (const auto& [name, value] : variables) ::unsetenv(name);
-    }
-    std::vector<Outcome> outcomes;
-    for (int r = 0; r < ranks; ++r) {
-      const int code = wait_for(processes[static_cast<std::size_t>(r)]);
-      outcomes.push_back({code, own_lines(read_file(err_of(r), 1 << 20))});
-    }
-    return outcomes;
+    return run_launched(ranks, words, folder, missing);
   }
-  fs::path err_of(int rank) const { return folder / fmt::format("err_{}", rank); }
 };
 
 TEST_F(LaunchedRanks, OnCpusTheyNeedMpi) {

@@ -233,7 +233,9 @@ void run(EmbedFlags& flags, const CLI::App& command) {
   check_out(flags);
   run_on_ranks(
       flags.ranks,
-      [&](const Launch& launch) { choose_device(flags.ranks, flags.encoder.device, command, launch); },
+      [&](const Launch& launch) {
+        choose_device(flags.ranks, flags.encoder.device, command, launch, Exchanged::texts);
+      },
       [&](const Comm& comm) { embed(flags, comm); });
 }
 

@@ -194,7 +194,8 @@ void run(EvalFlags& f, const CLI::App& command) {
     throw UsageError("give one of the two", "--data, --choices", "give shards, or a JSONL of questions");
   }
   run_on_ranks(
-      f.ranks, [&](const Launch& launch) { choose_device(f.ranks, f.device, command, launch); },
+      f.ranks,
+      [&](const Launch& launch) { choose_device(f.ranks, f.device, command, launch, Exchanged::texts); },
       [&](const Comm& comm) { evaluate(f, comm); });
 }
 

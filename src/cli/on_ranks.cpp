@@ -109,13 +109,15 @@ void ending_ranks(const Comm& comm, const std::function<void()>& work) {
 }
 
 void choose_device(const OnRanksFlags& flags, DeviceFlags& device, const CLI::App& command,
-                   const Launch& launch) {
+                   const Launch& launch, Exchanged exchanged) {
   if (!flags.gpus.empty()) device.device = "cuda";
   if (launch.ranks > 1 && command.count("--device") > 0 && device.device.starts_with("cuda:")) {
     throw UsageError(fmt::format("names one GPU for {} ranks", launch.ranks), "--device",
                      "use --device cuda: each rank takes one");
   }
-  const Device place = device_of_rank(launch, device.place());
+  const Device asked = device.place();
+  if (asked.kind == DeviceKind::cpu && exchanged == Exchanged::texts) return;
+  const Device place = device_of_rank(launch, asked);
   if (place.kind == DeviceKind::cuda) device.device = fmt::format("cuda:{}", place.index);
 }
 

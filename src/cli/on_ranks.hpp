@@ -38,9 +38,12 @@ void run_on_ranks(const OnRanksFlags& flags, const std::function<void(const Laun
 // Runs a part of that work. An error ends the ranks at once, without unwinding, if there are several.
 void ending_ranks(const Comm& comm, const std::function<void()>& work);
 
-// `device` names this rank's GPU from here on.
+// A command's ranks exchange texts, or tensors as well. Between CPUs, tensors need MPI.
+enum class Exchanged : std::uint8_t { texts, tensors };
+
+// `device` names this rank's GPU from here on. Throws UsageError if ranks on CPUs could not exchange tensors.
 void choose_device(const OnRanksFlags& flags, DeviceFlags& device, const CLI::App& command,
-                   const Launch& launch);
+                   const Launch& launch, Exchanged exchanged);
 
 // This rank's share of work whose results rank 0 gets. The Comm must outlive it.
 Share share_of(const Comm& texts);

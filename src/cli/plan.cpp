@@ -344,7 +344,10 @@ void add_plan(CLI::App& app) {
   declare_on_ranks(*command);
   command->callback([f, command] {
     run_on_ranks(
-        {}, [&](const Launch& launch) { choose_device(f->run.ranks, f->run.device, *command, launch); },
+        {},
+        [&](const Launch& launch) {
+          choose_device(f->run.ranks, f->run.device, *command, launch, Exchanged::tensors);
+        },
         [&](const Comm& texts) { plan(*f, texts); });
   });
 }

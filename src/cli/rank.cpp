@@ -161,7 +161,9 @@ void rank(const RankFlags& flags, const Comm& comm) {
 void run(RankFlags& flags, const CLI::App& command) {
   run_on_ranks(
       flags.ranks,
-      [&](const Launch& launch) { choose_device(flags.ranks, flags.encoder.device, command, launch); },
+      [&](const Launch& launch) {
+        choose_device(flags.ranks, flags.encoder.device, command, launch, Exchanged::texts);
+      },
       [&](const Comm& comm) { rank(flags, comm); });
 }
 

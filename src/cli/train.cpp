@@ -184,7 +184,7 @@ void run(TrainFlags& flags, CLI::App& command) {
   const auto prepare = [&](const Launch& launch) {
     saved = resumed_run(flags, command);
     if (!saved) check_data(flags);
-    choose_device(flags.ranks, flags.device, command, launch);
+    choose_device(flags.ranks, flags.device, command, launch, Exchanged::tensors);
   };
   run_on_ranks(flags.ranks, prepare, [&](const Comm& texts) { finished = train(flags, saved, texts); });
   if (finished) return;
