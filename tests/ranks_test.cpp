@@ -155,6 +155,14 @@ class Ranks : public SmallRun {
     EXPECT_NE(r.code, 0);
     return own_lines(r.err);
   }
+
+  // A start that is refused leaves no more in a run's folder than these.
+  void expect_nothing_begun(const std::string& name) const {
+    EXPECT_TRUE(list_folder(folder / name / "checkpoints").empty()) << name;
+    for (const fs::path& path : list_folder(folder / name)) {
+      EXPECT_TRUE(path.filename() == "checkpoints" || path.filename() == "lock") << path;
+    }
+  }
 };
 
 TEST_F(Ranks, AnyNumberThatDividesTheSlicesGivesTheSameBits) {
@@ -269,7 +277,7 @@ TEST_F(Ranks, DivideMemory) {
 
 // On CPUs the ranks of a machine share its memory.
 TEST_F(Ranks, WhatDoesNotFitIsOneLineThatCountsAllRanks) {
-  const Words huge = {"--layers", "4", "--heads", "256", "--channels", "65536", "--shard", "gradients"};
+  const Words huge = {"--layers", "12", "--heads", "256", "--channels", "65536", "--shard", "gradients"};
   const ProcessResult r = run(2, training("never", huge));
   EXPECT_NE(r.code, 0);
   const Words lines = own_lines(r.err);
@@ -573,6 +581,40 @@ TEST_F(Ranks, RanksWithOtherOptionsAreRefused) {
   const Words sums = apart(training("sums"), training("sums", {"--reduce", "ring"}));
   ASSERT_EQ(sums.size(), 1u);
   EXPECT_NE(sums[0].find("differ in options/reduce: \"tree\" and \"ring\""), std::string::npos) << sums[0];
+}
+
+// The folders exist, and even look like a run's.
+TEST_F(Ranks, AFolderThatIsNotRank0sIsRefusedAtTheStart) {
+  for (const char* run : {"a", "b"}) create_folders(folder / run / "checkpoints");
+  const Words lines = apart(training("a"), training("b"));
+  ASSERT_EQ(lines.size(), 1u);
+  const std::string a = (folder / "a").string(), b = (folder / "b").string();
+  for (const std::string& part : Words{"rank 0 on ", a + ": is not the folder that rank 1 on ",
+                                       " has as " + b + "; give all ranks the same --out"}) {
+    EXPECT_NE(lines[0].find(part), std::string::npos) << lines[0];
+  }
+  expect_nothing_begun("a");
+  expect_nothing_begun("b");
+}
+
+TEST_F(Ranks, AFolderThatIsLocalToAMachineIsRefusedAtTheStart) {
+  if (std::system("unshare -m true 2>/dev/null") != 0) GTEST_SKIP() << "needs the right to mount";
+  for (const char* run : {"run", "local"}) create_folders(folder / run / "checkpoints");
+  const std::string run = (folder / "run").string(), local = (folder / "local").string();
+  Words words = on_ranks(1, training("run"));
+  words.insert(words.end(),
+               {":", "-n", "1", "unshare", "-m", "sh", "-c",
+                "mount --bind \"$0\" \"$1\" && shift && exec \"$@\"", local, run, WARPWRIGHT_BINARY});
+  for (const std::string& word : training("run")) words.push_back(word);
+  const ProcessResult r = run_process(words, folder, "mpirun");
+  EXPECT_NE(r.code, 0);
+  const Words lines = own_lines(r.err);
+  ASSERT_EQ(lines.size(), 1u) << r.err;
+  for (const std::string& part : Words{run + ": is not the folder that rank 1 on ", " has as " + run}) {
+    EXPECT_NE(lines[0].find(part), std::string::npos) << lines[0];
+  }
+  expect_nothing_begun("run");
+  expect_nothing_begun("local");
 }
 
 TEST_F(Ranks, Bf16NeedsAnEvenNumberOfChannels) {
