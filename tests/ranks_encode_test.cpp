@@ -134,6 +134,26 @@ TEST_F(Encode, AnyLauncherGivesTheBytesOfOneRank) {
   }
 }
 
+// A new start mends the loss of a rank, and not an error.
+TEST_F(Encode, TheExitCodeTellsALostRankFromAnError) {
+  const int port = free_local_port();
+  const pid_t lost = fork();
+  if (lost == 0) {
+    const Store store({.rank = 1, .ranks = 2, .address = "localhost", .port = port},
+                      [](const std::string&) {});
+    ::_exit(0);  // without leaving the others
+  }
+  const pid_t rank = start_launched(0, encoding("embed", "bert", {}), as_torchrun(0, 2, port), folder);
+  const Outcome outcome = outcome_of(0, rank, folder);
+  wait_for(lost);
+  EXPECT_EQ(outcome.code, 75);
+  ASSERT_EQ(outcome.lines.size(), 1u);
+  EXPECT_NE(outcome.lines[0].find("has ended without saying why"), std::string::npos) << outcome.lines[0];
+  for (const Outcome& error : run_launched(2, encoding("embed", "nowhere", {}), folder)) {
+    EXPECT_EQ(error.code, 1);
+  }
+}
+
 TEST_F(RanksEncode, StandardInputAndStreamsBelongToOneProcess) {
   Words words = encoding("embed", "bert", {"--stream"});
   const auto refused = [&](const char* flag) {

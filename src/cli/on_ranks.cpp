@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <sysexits.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -35,9 +36,10 @@ std::set<std::string>& commands_on_ranks() {
   ::_exit(code);
 }
 
-// Ends a rank that cannot go on, from whichever thread notes it.
+// Ends a rank that cannot go on, from whichever thread notes it. Its code says whether a new start may mend
+// it: the loss of another rank, but not the error that another one reports.
 void end_lost_rank(const std::string& line) {
-  end_process(line, EXIT_FAILURE);
+  end_process(line, line.empty() ? EXIT_FAILURE : EX_TEMPFAIL);
 }
 
 // Ends all ranks because of an error of this one.

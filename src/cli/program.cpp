@@ -20,8 +20,8 @@ constexpr const char* kFooter =
     "  OMP_NUM_THREADS=N              CPU threads, if --threads is not given (info shows the default)\n"
     "  XDG_CACHE_HOME=FOLDER          The user's cache folder, instead of ~/.cache\n\n"
     "An option that takes one value may be given again: the last value counts.\n"
-    "Exit codes: 0; 2 for wrong usage; 1 for other errors; 128 + the signal's number after a signal (130 for "
-    "Ctrl-C).";
+    "Exit codes: 0; 2 for wrong usage; 75 if another rank was lost or kept this one waiting too long; 1 for "
+    "other errors; 128 + the signal's number after a signal (130 for Ctrl-C).";
 
 void add_help(CLI::App& app) {
   CLI::App* command = app.add_subcommand("help", "Show the help of the program or of a command");
