@@ -73,9 +73,25 @@ TEST_F(PlanTest, AnotherSizeIsScaledAndSaysSo) {
   EXPECT_DOUBLE_EQ(plan["kernels"]["forward_ms"], 8);
   EXPECT_DOUBLE_EQ(plan["kernels"]["backward_ms"], 16);
   EXPECT_DOUBLE_EQ(plan["kernels"]["update_ms"], 4);
-  EXPECT_NE(std::string(plan["kernels"]["source"]).find("scaled by FLOPs"), std::string::npos);
-  const auto again = planned({"--model", "gpt2:124M", "--batch", "8", "--recompute", "block"});
-  EXPECT_DOUBLE_EQ(again["kernels"]["backward_ms"], 24);
+  EXPECT_NE(std::string(plan["kernels"]["source"]).find("scaled by operation"), std::string::npos);
+}
+
+// Products grow with the matrices, attention with the layers' width alone.
+TEST_F(PlanTest, EachKindOfOperationIsScaledByItsOwnWork) {
+  const auto matrices = [](double layers, double C) { return layers * 12 * C * C + 50304 * C; };
+  const double products = matrices(24, 1024) / matrices(12, 768), attention = 24.0 * 1024 / (12 * 768);
+  const auto plan = planned({"--model", "gpt2:355M", "--batch", "4"});
+  EXPECT_NEAR(plan["kernels"]["forward_ms"], 4 * products, 0.01);
+  EXPECT_NEAR(plan["kernels"]["backward_ms"], 6 * products + 2 * attention, 0.01);
+}
+
+// All products of the blocks but the last one of each, which has a third of their FLOPs.
+TEST_F(PlanTest, RecomputedBlocksLeaveOutTheirLastProductAndTheHead) {
+  const double of_blocks = 12.0 * 8 * 768 * 768, all = 12.0 * 12 * 768 * 768 + 50304 * 768;
+  const auto plan = planned({"--model", "gpt2:124M", "--batch", "8", "--recompute", "block"});
+  EXPECT_NEAR(plan["kernels"]["backward_ms"], 16 + 8 * of_blocks / all, 0.01);
+  const auto norm = planned({"--model", "gpt2:124M", "--batch", "8", "--recompute", "norm"});
+  EXPECT_DOUBLE_EQ(norm["kernels"]["backward_ms"], 16);  // the record has no normalization
 }
 
 TEST_F(PlanTest, LinksComeFromOptionsOrTheRecord) {

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 
 #include "cli/command.hpp"
@@ -38,24 +40,83 @@ bool is_backward(const std::string& op) {
   return op.ends_with(".backward") || op.ends_with(".dw") || op.ends_with(".dx");
 }
 
-// seconds: of a whole step. ops: the rows of its operations, whose times alone add up to about the same.
-KernelTimes split_by_operation(double seconds, const json& ops) {
+// The work that an operation's time grows with.
+enum Growth : std::uint8_t { products, attention, logits, activations };
+constexpr std::size_t kGrowths = 4;
+using ByGrowth = std::array<double, kGrowths>;
+
+Growth growth_of(const std::string& op) {
+  if (op.starts_with("matmul.")) return products;
+  if (op.starts_with("attention.")) return attention;
+  return op == "classifier" ? logits : activations;
+}
+
+// FLOPs of a slice's products and of its attention, and elements that the other operations read or write.
+ByGrowth work_of_slice(const Decoder& model, std::int64_t B, std::int64_t T) {
+  const auto tokens = static_cast<double>(B * T);
+  const double without_attention = model.flops_per_token(1);  // but for that of a token to itself
+  const auto layers = static_cast<double>(model.layer_parameters().layers);
+  return {tokens * without_attention, tokens * (model.flops_per_token(T) - without_attention),
+          tokens * static_cast<double>(model.padded_vocab()),
+          tokens * static_cast<double>(model.channels()) * layers};
+}
+
+double sum_of(const ByGrowth& parts) {
+  return std::accumulate(parts.begin(), parts.end(), 0.0);
+}
+
+// The times of a step's kernels, and those of forward and backward by what they grow with.
+struct SplitTimes {
   KernelTimes times;
+  ByGrowth forward{}, backward{};
+};
+
+// seconds: of a whole step. ops: the rows of its operations, whose times alone add up to about the same.
+SplitTimes split_by_operation(double seconds, const json& ops) {
+  SplitTimes split;
+  KernelTimes& times = split.times;
   double all = 0, update_bytes = 0, update_seconds = 0;
   for (const json& row : ops) {
     const std::string op = row.at("op");
     const double of_op = row.at("ms").get<double>() * 1e-3;
     all += of_op;
-    (is_update(op) ? times.update : is_backward(op) ? times.backward : times.forward) += of_op;
+    (is_update(op)     ? times.update
+     : is_backward(op) ? split.backward[growth_of(op)]
+                       : split.forward[growth_of(op)]) += of_op;
     if (op == "adamw") {
       update_bytes += row.at("bytes").get<double>();
       update_seconds += of_op;
     }
     times.on_gpu = times.on_gpu || row.at("variant").get<std::string>().starts_with("cuda");
   }
-  for (double* part : {&times.forward, &times.backward, &times.update}) *part *= seconds / all;
+  for (ByGrowth* part : {&split.forward, &split.backward}) {
+    for (double& of_growth : *part) of_growth *= seconds / all;
+  }
+  times.update *= seconds / all;
+  times.forward = sum_of(split.forward);
+  times.backward = sum_of(split.backward);
   times.bytes_per_second = update_bytes / update_seconds;
-  return times;
+  return split;
+}
+
+// Seconds of what the backward computes again, as a share of this forward. A block leaves out its last
+// product, and the operations outside of the layers are not computed again.
+double seconds_again(const StepOptions& step, const ByGrowth& forward) {
+  if (step.recompute < Recompute::norm) return 0;  // an activation function costs little
+  if (step.recompute == Recompute::norm) return forward[activations];
+  Recorder recorder;
+  const std::vector<Tensor> parameters =
+      step.model->allocate_parameters(step.dtype, Category::parameters, "", recorder).tensors();
+  const LayerParameters layers = step.model->layer_parameters();
+  double of_layer = 0, last = 0;
+  for (const auto& [index, rows] : step.model->layer_matrices()) {
+    if (index >= layers.first + layers.each) break;
+    last = static_cast<double>(parameters[index].elements());
+    of_layer += last;
+  }
+  const double flops = 2 * static_cast<double>(layers.layers) * (of_layer - last);
+  const double of_forward = step.model->flops_per_token(1) / 3;
+  return forward[products] * flops / of_forward + forward[attention] + forward[activations];
 }
 
 // A step in a record.
@@ -65,7 +126,7 @@ struct RecordedStep {
   std::int64_t B = 0, T = 0;
   std::string recompute, optimizer;
   bool memory_efficient_norm = false;
-  KernelTimes times;
+  SplitTimes split;
 
   double flops() const { return slice_flops(*model, B, T); }
 };
@@ -82,8 +143,8 @@ std::optional<RecordedStep> recorded_step(const json& row, const std::string& dt
                     .recompute = row.value("recompute", "none"),
                     .optimizer = row.value("optimizer", "adamw"),
                     .memory_efficient_norm = row.value("memory_efficient_norm", false),
-                    .times = split_by_operation(row.at("ms_median").get<double>() * 1e-3, row.at("ops"))};
-  const KernelTimes& t = step.times;
+                    .split = split_by_operation(row.at("ms_median").get<double>() * 1e-3, row.at("ops"))};
+  const KernelTimes& t = step.split.times;
   const auto usable = [](double value) { return std::isfinite(value) && value > 0; };
   if (!usable(t.forward) || !usable(t.backward) || !usable(t.update) || !usable(t.bytes_per_second))
     return std::nullopt;
@@ -113,6 +174,26 @@ std::vector<RecordedStep> recorded_steps(const std::filesystem::path& path, cons
   return steps;
 }
 
+KernelTimes scaled(const RecordedStep& recorded, const StepOptions& asked,
+                   const std::filesystem::path& record) {
+  SplitTimes split = recorded.split;
+  const ByGrowth from = work_of_slice(*recorded.model, recorded.B, recorded.T),
+                 to = work_of_slice(*asked.model, asked.B, asked.T);
+  for (std::size_t i = 0; i < kGrowths; ++i) {
+    split.forward[i] *= to[i] / from[i];
+    split.backward[i] *= to[i] / from[i];
+  }
+  KernelTimes& times = split.times;
+  const double achieved = recorded.flops() / (times.forward + times.backward);
+  times.forward = sum_of(split.forward);
+  times.backward = sum_of(split.backward) + seconds_again(asked, split.forward);
+  times.update *= static_cast<double>(asked.model->parameter_count()) /
+                  static_cast<double>(recorded.model->parameter_count());
+  times.source = fmt::format("scaled by operation from {}, which reaches {:.3g} TFLOP/s ({})", recorded.name,
+                             achieved * 1e-12, record.string());
+  return times;
+}
+
 bool is_same(const RecordedStep& recorded, const StepOptions& asked) {
   return recorded.model->config(-1) == asked.model->config(-1) && recorded.B == asked.B &&
          recorded.T == asked.T && recorded.recompute == name_of(asked.recompute) &&
@@ -138,7 +219,8 @@ KernelTimes measured_kernels(Context& context, StepOptions options) {
   const std::int64_t vocab = options.model->vocab();
   std::vector<double> seconds = timed_steps(context, step, kSteps, vocab);
   std::ranges::sort(seconds);
-  KernelTimes times = split_by_operation(seconds[kSteps / 2], table_of_step(context, step, vocab).to_json());
+  KernelTimes times =
+      split_by_operation(seconds[kSteps / 2], table_of_step(context, step, vocab).to_json()).times;
   times.source = fmt::format("measured on {} with {} threads", context.device().name, context.threads());
   return times;
 }
@@ -151,7 +233,7 @@ KernelTimes recorded_kernels(const std::filesystem::path& record, const std::str
   double least = std::numeric_limits<double>::infinity();
   for (const RecordedStep& step : steps) {
     if (is_same(step, asked)) {
-      KernelTimes times = step.times;
+      KernelTimes times = step.split.times;
       times.source = fmt::format("{} ({})", step.name, record.string());
       return times;
     }
@@ -170,17 +252,7 @@ KernelTimes recorded_kernels(const std::filesystem::path& record, const std::str
     throw Error("has only steps that recompute, keep less, or use another optimizer", record.string(),
                 kRemedy);
   }
-  KernelTimes times = nearest->times;
-  const double ratio = flops / nearest->flops();
-  const double achieved = nearest->flops() / (times.forward + times.backward);
-  times.forward *= ratio;
-  times.backward *= ratio;
-  times.update *= static_cast<double>(asked.model->parameter_count()) /
-                  static_cast<double>(nearest->model->parameter_count());
-  if (asked.recompute == Recompute::block) times.backward += times.forward;
-  times.source = fmt::format("scaled by FLOPs at the {:.3g} TFLOP/s of {} ({})", achieved * 1e-12,
-                             nearest->name, record.string());
-  return times;
+  return scaled(*nearest, asked, record);
 }
 
 }  // namespace warpwright::cli

@@ -20,8 +20,8 @@ struct KernelTimes {
 KernelTimes measured_kernels(Context& context, StepOptions step);
 
 // From the row of a step with the same sizes in a machine's record, or in what `bench step --json` printed.
-// If there is none, the row of the nearest size is scaled by FLOPs, and the source says so. Throws Error if
-// no row has the dtype. dtype: as --dtype names it.
+// If there is none, the operations of the row of the nearest size are scaled, each kind by its own work, and
+// the source says so. Throws Error if no row has the dtype. dtype: as --dtype names it.
 KernelTimes recorded_kernels(const std::filesystem::path& record, const std::string& dtype,
                              const StepOptions& step);
 
