@@ -1,7 +1,6 @@
 #include "cli/on_ranks.hpp"
 
 #include <fmt/format.h>
-
 #include <sysexits.h>
 #include <unistd.h>
 

@@ -81,9 +81,12 @@ void require_shared(const fs::path& run, const Comm& comm) {
   std::optional<PartialFolder> sign;
   if (comm.rank() == 0) sign.emplace(run / fmt::format("start-{:08x}", std::random_device()()));
   const std::string machine = machine_id();
-  const auto told = nlohmann::json::parse(
-      comm.all_gather(sign ? nlohmann::json({sign->path().filename().string(), machine}).dump() : "")
-          .front());
+  std::string mine;
+  if (sign) {
+    mine = nlohmann::json({sign->path().filename().string(), machine, run.string()})
+               .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+  const auto told = nlohmann::json::parse(comm.all_gather(mine).front());
   const fs::path path = run / told[0].get<std::string>();
   const double patience = told[1] == machine ? 0 : kPatience;
   bool is_there = path_exists(path);
@@ -91,11 +94,11 @@ void require_shared(const fs::path& run, const Comm& comm) {
     std::this_thread::sleep_for(kPause);
     is_there = path_exists(path);
   }
-  const std::string mine = fmt::format("{} has as {}", rank_on_host(comm.rank()), run.string());
-  for (const std::string& other : comm.all_gather(is_there ? "" : mine)) {
+  const std::string missed = fmt::format("{} of {}", run.string(), rank_on_host(comm.rank()));
+  for (const std::string& other : comm.all_gather(is_there ? "" : missed)) {
     if (other.empty()) continue;
-    throw Error(fmt::format("is not the folder that {}", other), run.string(),
-                "give all ranks the same --out, on a file system that they share");
+    throw Error(fmt::format("{} of rank 0 is not {}", told[2].get<std::string>(), other), "--out",
+                "give all ranks the same folder, on a file system that they share");
   }
 }
 
