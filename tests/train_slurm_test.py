@@ -32,11 +32,11 @@ class TrainSlurm(unittest.TestCase):
             return told.exists()
 
     def test_what_a_new_start_mends(self):
-        for code in (75, 137, 143):
+        for code in (75, 137, 138, 143):
             self.assertTrue(self.restarts(code), code)
 
     def test_what_it_does_not_mend(self):
-        for code in (0, 1, 2):
+        for code in (0, 1, 2, 130, 134, 139, 255):
             self.assertFalse(self.restarts(code), code)
 
     def test_it_ends_at_last(self):

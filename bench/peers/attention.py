@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Times causal attention on one GPU next to PyTorch's FlashAttention-2, its deterministic mode and cuDNN's, in one run.
-With a window the rival is PyTorch's FlexAttention, compiled for it: the other three have none in PyTorch.
+With a window the rival is PyTorch's FlexAttention, compiled for it: scaled_dot_product_attention takes no window.
 
     python3 bench/peers/attention.py --warpwright build/release/warpwright [--shape B,H,T,D[,K[,W]]]… [--rounds 5] [--json]
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares greedy tokens: with those of Hugging Face transformers in fp32, and of sequences alone with the same together.
 
-    python3 bench/peers/same_tokens.py --library build/release/src/capi/libwarpwright.so.1.6 --model FOLDER [--tokens 1000]
+    python3 bench/peers/same_tokens.py --library build/release/src/capi/libwarpwright.so --model FOLDER [--tokens 1000]
         [--device cuda] [--prompts 4] [--together 64]
 
 FOLDER is a decoder with its tokenizer, such as RUN/model. For each prompt the first part prints how many tokens are equal and, if one
@@ -45,10 +45,10 @@ def compare_with_transformers(args, tokenizer, warpwright):
             output = model.generate(torch.tensor([prompt], device=args.device), do_sample=False, min_new_tokens=args.tokens,
                                     max_new_tokens=args.tokens, output_logits=True, return_dict_in_generate=True)  # fmt: skip
         theirs = output.sequences[0, len(prompt) :].tolist()
-        equal = next((i for i, (a, b) in enumerate(zip(mine, theirs)) if a != b), len(theirs))
-        if equal == len(theirs) == len(mine):
-            print(f"prompt of {len(prompt)}: {equal} tokens, all equal")
+        if mine == theirs:
+            print(f"prompt of {len(prompt)}: {len(theirs)} tokens, all equal")
             continue
+        equal = next(i for i, (a, b) in enumerate(zip(mine, theirs)) if a != b)
         top = output.logits[equal][0].topk(2).values
         gap = float(top[0] - top[1])
         fine &= gap < CLOSE
@@ -69,7 +69,7 @@ def compare_together(args, tokenizer, warpwright):
             changed = sum(a != b for a, b in zip(alone, together))
             fine &= changed == 0 or not invariant
             name = "batch-invariant" if invariant else "not batch-invariant"
-            print(f"{str(dtype)[6:]}, {name}: {changed} of {len(prompts)} sequences of {tokens} tokens change beside others")
+            print(f"{str(dtype)[6:]}, {name}: {changed} of {len(prompts)} sequences of {tokens} tokens differ from the same sequence alone")
     return fine
 
 

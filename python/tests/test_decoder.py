@@ -90,7 +90,7 @@ def philox(count, stream):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", ["llama", "llama3", "mistral", "qwen2", "qwen3", "gpt_neox", "gpt_neox_serial"])
+@pytest.mark.parametrize("name", ["llama", "llama3", "mistral", "mistral_window", "qwen2", "qwen3", "qwen3_windows", "gpt_neox", "gpt_neox_serial"])
 def test_greedy_tokens_of_transformers(tmp_path, device, name):
     golden = json.loads((GOLDENS / name / "golden.json").read_text())
     shapes = {n: t.shape for n, t in safetensors(GOLDENS / name / "golden.safetensors").items()}

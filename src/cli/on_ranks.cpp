@@ -30,8 +30,9 @@ std::set<std::string>& commands_on_ranks() {
 
 // Nothing here waits for a GPU: what it has begun may never end.
 [[noreturn]] void end_process(const std::string& line, int code) {
-  line.empty() ? wait_for_the_report() : report_error(line);
-  remove_live_partials();
+  if (!line.empty()) report_error(line);
+  remove_live_partials();  // before the launcher ends this process
+  if (line.empty()) wait_for_the_report();
   ::_exit(code);
 }
 

@@ -318,9 +318,9 @@ void add_plan(CLI::App& app) {
                                  .total_batch = "one slice for each rank"});
   command->add_option(
       "--record", f->record,
-      "A machine's record (bench/results, or `bench step --json`) that has the kernels' times. Without a "
-      "step "
-      "of these sizes it scales another one's, which may be 10 % off and more; default: measure them here");
+      "A machine's record (bench/results, or `bench step --json`) that has the kernels' times. If it has no "
+      "step of these sizes, the nearest one is scaled, and the result may be off by 10 % or more; default: "
+      "measure them here");
   command
       ->add_option("--link-gbps", f->link_gbps,
                    "Gbit/s that a rank sends to the others of its node; default: measured between the ranks "

@@ -8,6 +8,7 @@
 #include <exception>
 #include <limits>
 #include <numeric>
+#include <random>
 #include <utility>
 
 #include "comm/host.hpp"
@@ -70,6 +71,8 @@ class Mpi final : public Comm {
     const std::string address = launch.address.empty() ? host_name() : launch.address;
     StoreOptions options = store_options(launch);
     options.address = is_one ? "127.0.0.1" : all_gather(address).front();
+    std::random_device random;  // so that nobody else can greet as a rank
+    options.session = all_gather(fmt::format("{:08x}{:08x}", random(), random())).front();
     options.agree = [this](int port) { return static_cast<int>(gathered(*this, {double(port)}).front()); };
     store_ = std::make_unique<RankStore>(std::move(options), watchdog);
   }

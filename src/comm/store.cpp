@@ -13,6 +13,7 @@
 #include <asio/read.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/write.hpp>
+#include <charconv>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
@@ -367,7 +368,7 @@ class Server {
       member.connection->finish();
     } else if (kind == Kind::waits) {
       member.waits = true;
-      find_whom_they_wait_for(std::chrono::seconds(std::atoi(text.c_str())));
+      if (!text.empty()) find_whom_they_wait_for(seconds_in(text));  // otherwise it answers
     } else if (kind != Kind::alive) {
       lose(member, "has sent a message out of turn");
     }
@@ -402,6 +403,13 @@ class Server {
       if (!member.connection || member.has_left) continue;
       member.rank == 0 ? member.connection->send(Kind::lost, problem) : member.connection->send(Kind::ended);
     }
+  }
+
+  static std::chrono::seconds seconds_in(const std::string& text) {
+    int number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || number < 0) throw std::invalid_argument("it has no number of seconds");
+    return std::chrono::seconds(number);
   }
 
   // A rank has waited for `limit`. Those that do not say soon that they wait, too, are why.
@@ -486,9 +494,14 @@ class Store::Network {
   void join() {
     try {
       connect();
-      run_until(Clock::time_point::max(), [this] { return welcomed_ || refusal_; });  // rank 0 ends the wait
+      // Rank 0 ends the wait. Another program may not.
+      const auto deadline = server_ ? Clock::time_point::max() : start_ + 2 * options_.patience;
+      if (!run_until(deadline, [this] { return welcomed_ || refusal_; }))
+        miss_rank_0("does not answer as rank 0");
       if (refusal_) throw Error(*refusal_);
     } catch (const Error&) {
+      if (server_ && is_told_)
+        run_until(Clock::now() + kForLateRanks, [this] { return server_->all_have_connected(); });
       if (server_) run_until(Clock::now() + kRetry, [] { return false; });  // the others hear of it
       if (is_silent_) lost_("");
       throw;
@@ -505,7 +518,7 @@ class Store::Network {
       if (server_) run_until(Clock::now() + kRetry, [] { return false; });  // the others hear of it
     } catch (const Error&) {  // the process has an error of its own to report
     }
-    return !is_silent_ && !problem_;
+    return !is_told_ && !problem_;
   }
 
   // Tells the others that this rank cannot go on.
@@ -543,6 +556,7 @@ class Store::Network {
 
  private:
   static constexpr std::chrono::milliseconds kMostFarewell{1000}, kFarewell{5}, kRetry{200};
+  static constexpr std::chrono::seconds kForLateRanks{5};
 
   // Returns when rank 0 has taken this rank. Throws Error if it cannot be reached, or if this process is not
   // to be a rank.
@@ -661,7 +675,7 @@ class Store::Network {
   void lose(const std::string& problem) {
     if (leaving_ || refusal_ || std::exchange(is_lost_, true)) return;
     if (!welcomed_) {
-      is_silent_ = problem.empty();
+      is_told_ = is_silent_ = problem.empty();
       refusal_ = Error(is_silent_ ? kEnded : problem, place_,
                        is_silent_ ? kSeeThatRank
                                   : "start all ranks with one MASTER_ADDR, MASTER_PORT and number of ranks");
@@ -719,6 +733,7 @@ class Store::Network {
   bool is_taken_ = false, welcomed_ = false, leaving_ = false, has_ended_ = false, failed_ = false;
   bool is_lost_ = false, was_stopped_ = false;
   bool is_silent_ = false;  // about its refusal
+  bool is_told_ = false;    // that another rank reports an error
   std::optional<Error> refusal_;
   std::mutex mutex_;  // of the next four
   std::condition_variable changed_;

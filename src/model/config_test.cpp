@@ -191,9 +191,10 @@ TEST(Config, MistralHasOneWindow) {
     EXPECT_EQ(windows({{"sliding_window", longer}}), Windows());
   EXPECT_EQ(windows(json::object()), Windows());  // 4096
   EXPECT_EQ(windows({{"max_position_embeddings", 4097}}), Windows({4096, 4096, 4096}));
-  // As AutoModel reads it, which takes it for a Ministral.
-  const json types = {"full_attention", "sliding_attention", "full_attention"};
-  EXPECT_EQ(windows({{"sliding_window", 5}, {"layer_types", types}}), Windows({0, 5, 0}));
+  const json sliding(3, "sliding_attention"), full(3, "full_attention");
+  EXPECT_EQ(windows({{"sliding_window", 5}, {"layer_types", sliding}}), Windows({5, 5, 5}));
+  EXPECT_EQ(windows({{"sliding_window", nullptr}, {"layer_types", full}}), Windows());
+  EXPECT_EQ(windows({{"sliding_window", 9}, {"layer_types", full}}), Windows());
   const json written = named_decoder("mistral0.1:7B")->config({});
   EXPECT_EQ(written["sliding_window"], 4096);
   EXPECT_FALSE(written.contains("layer_types"));
@@ -239,6 +240,11 @@ TEST(Config, WindowsAreRefusedByNameAndValue) {
     EXPECT_MENTIONS(error_of(config, "layer_types", "sliding_attention"), "\"layer_types\" is \"sliding");
     EXPECT_MENTIONS(error_of(config, "layer_types", json::array({1})), "\"layer_types\" is [1]");
   }
+  // AutoModel takes it for a Ministral, and MistralForCausalLM does not read it.
+  mistral["sliding_window"] = 4;
+  EXPECT_MENTIONS(
+      error_of(mistral, "layer_types", json::array({"full_attention"})),
+      "\"layer_types\" is [\"full_attention\"], and a mistral has its sliding_window in all layers");
   EXPECT_MENTIONS(error_of(qwen2, "use_sliding_window", 1), "use_sliding_window");
   EXPECT_MENTIONS(error_of(qwen2, "max_window_layers", "1"), "max_window_layers");
   qwen2["layer_types"] = json::array({"sliding_attention"});

@@ -114,6 +114,13 @@ std::vector<bool> window_layers_of(const LlamaConfig& c, const json& config, con
 void read_windows(LlamaConfig& c, const json& config, const std::string& where) {
   c.window = window_of(c.family, config, where);
   c.window_layers = window_layers_of(c, config, where);
+  if (c.family == LlamaFamily::mistral) {
+    const std::vector<std::int64_t> asked = c.windows();
+    c.window_layers.clear();
+    if (asked != c.windows())
+      refuse_value("layer_types", config.at("layer_types"),
+                   "and a mistral has its sliding_window in all layers", where);
+  }
   if (c.family != LlamaFamily::llama) return;
   if (!c.windows().empty()) {
     throw Error(fmt::format("\"sliding_window\" is {}, below the {} of max_position_embeddings: a llama has "
@@ -131,17 +138,17 @@ json layer_types_json(const std::vector<std::int64_t>& windows) {
   return types;
 }
 
-// A mistral without layer_types has its window in all layers. Older programs read max_window_layers.
+// Older programs read max_window_layers, which can say no more than that all layers from one on have windows.
 void write_windows(const LlamaConfig& c, json& config) {
   const std::vector<std::int64_t> windows = c.windows();
   if (has_window_switch(c.family)) config["use_sliding_window"] = !windows.empty();
   if (c.family == LlamaFamily::mistral) config["sliding_window"] = nullptr;
   if (windows.empty()) return;
   config["sliding_window"] = c.window;
+  if (!has_window_switch(c.family)) return;
+  config["layer_types"] = layer_types_json(windows);
   const auto full = std::ranges::count(windows, std::int64_t{0});
-  if (has_window_switch(c.family) || full > 0) config["layer_types"] = layer_types_json(windows);
-  if (has_window_switch(c.family))
-    config["max_window_layers"] = std::ranges::find(windows, c.window) - windows.begin();
+  if (std::ranges::is_sorted(windows)) config["max_window_layers"] = full;
 }
 
 }  // namespace
@@ -277,9 +284,6 @@ void LlamaConfig::validate(const std::string& where) const {
   check_size("max_position_embeddings", context, kMostContext, where);
   check(heads * head_size <= kMostChannels, fmt::format("{} heads of {} elements", heads, head_size),
         fmt::format("give at most {} elements in all", kMostChannels));
-  check(window_layers.empty() || std::ssize(window_layers) == layers,
-        fmt::format("layer_types is for {} layers, and num_hidden_layers {}", window_layers.size(), layers),
-        "give as many layers as the model has");
   check(heads % key_heads == 0, fmt::format("{} key heads do not divide {} heads", key_heads, heads),
         "choose num_key_value_heads that divide num_attention_heads");
   check(head_size % 2 == 0, fmt::format("head_dim is {}, and rotary positions need pairs", head_size),

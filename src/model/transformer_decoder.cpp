@@ -149,7 +149,7 @@ std::string TransformerDecoder::describe() const {
   if (!d_.windows.empty()) {
     const auto full = std::ranges::count(d_.windows, std::int64_t{0});
     windows = fmt::format(", windows of {}", std::ranges::max(d_.windows)) +
-              (full > 0 ? fmt::format(" in {} layers", d_.layers - full) : "");
+              (full > 0 ? fmt::format(" in {} of them", d_.layers - full) : "");
   }
   return fmt::format("{} layers, {} heads{}, {} channels{}", d_.layers, d_.heads, shared, d_.channels,
                      windows);

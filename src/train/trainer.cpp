@@ -78,15 +78,16 @@ void require_shared(const fs::path& run, const Comm& comm) {
   constexpr double kPatience = 60;
   constexpr std::chrono::milliseconds kPause(100);
   if (comm.size() == 1) return;
+  const std::string mine = fs::absolute(run).string();
   std::optional<PartialFolder> sign;
   if (comm.rank() == 0) sign.emplace(run / fmt::format("start-{:08x}", std::random_device()()));
   const std::string machine = machine_id();
-  std::string mine;
+  std::string tells;
   if (sign) {
-    mine = nlohmann::json({sign->path().filename().string(), machine, run.string()})
-               .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    tells = nlohmann::json({sign->path().filename().string(), machine, mine})
+                .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
-  const auto told = nlohmann::json::parse(comm.all_gather(mine).front());
+  const auto told = nlohmann::json::parse(comm.all_gather(tells).front());
   const fs::path path = run / told[0].get<std::string>();
   const double patience = told[1] == machine ? 0 : kPatience;
   bool is_there = path_exists(path);
@@ -94,7 +95,7 @@ void require_shared(const fs::path& run, const Comm& comm) {
     std::this_thread::sleep_for(kPause);
     is_there = path_exists(path);
   }
-  const std::string missed = fmt::format("{} of {}", run.string(), rank_on_host(comm.rank()));
+  const std::string missed = fmt::format("{} of {}", mine, rank_on_host(comm.rank()));
   for (const std::string& other : comm.all_gather(is_there ? "" : missed)) {
     if (other.empty()) continue;
     throw Error(fmt::format("{} of rank 0 is not {}", told[2].get<std::string>(), other), "--out",

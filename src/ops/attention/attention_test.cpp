@@ -854,6 +854,49 @@ TEST(Attention, ProblemsCountKeyHeads) {
   expect(backward(c), backward(attention::grouped(c, 2)), 4);
 }
 
+// For one sequence, whose pairs can be counted one by one.
+TEST(Attention, ProblemsCountThePairsOfAWindow) {
+  Fixture shapes = Fixture::of_shapes();
+  for (const auto& [Lq, Lk, window] :
+       {std::tuple(9, 9, 4), {9, 9, 1}, {3, 9, 4}, {9, 4, 2}, {1, 9, 3}, {9, 9, 9}}) {
+    int pairs = 0, keys = 0;
+    for (int j = 0; j < Lk; ++j) {
+      int queries = 0;
+      for (int i = 0; i < Lq; ++i) queries += j <= i + Lk - Lq && j > i + Lk - Lq - window;
+      pairs += queries;
+      keys += queries > 0;
+    }
+    const attention::Case c = attention::windowed({{Lq}, {Lk}, 2, 8}, window);
+    SCOPED_TRACE(fmt::format("{} queries, {} keys, window {}", Lq, Lk, window));
+    const auto forward = attention::make_forward(c, DType::f32, false, shapes).problem();
+    EXPECT_EQ(forward.flops(), 4.0 * pairs * 2 * 8);
+    EXPECT_EQ(forward.bytes(), 2.0 * (Lq + keys) * 2 * 8 * sizeof(float));
+    EXPECT_EQ(attention::make_backward(c, DType::f32, shapes).problem().flops(), 10.0 * pairs * 2 * 8);
+  }
+}
+
+// A window as long as the longest sequence is none, so that every kernel may run. If a call is
+// batch-invariant, the other sequences must not decide that.
+TEST(Attention, AWindowThatHidesNothingIsNone) {
+  Fixture shapes = Fixture::of_shapes();
+  const auto window_of = [&](std::int64_t window, std::int64_t max_seqlen, bool batch_invariant) {
+    attention::Case c = attention::windowed(attention::self_attention({5, 3}, 2, 8), window);
+    c.max_seqlen = max_seqlen;
+    auto forward = attention::make_forward(c, DType::f32, true, shapes);
+    forward.batch_invariant = batch_invariant;
+    if (!batch_invariant) {
+      EXPECT_EQ(attention::make_backward(c, DType::f32, shapes).problem().window, forward.problem().window);
+    }
+    return forward.problem().window;
+  };
+  EXPECT_EQ(window_of(7, 0, false), 7);  // of 8 keys in all
+  EXPECT_EQ(window_of(8, 0, false), 0);
+  EXPECT_EQ(window_of(4, 5, false), 4);
+  EXPECT_EQ(window_of(5, 5, false), 0);
+  EXPECT_EQ(window_of(8, 0, true), 8);
+  EXPECT_EQ(window_of(5, 5, true), 5);
+}
+
 const std::vector<std::vector<std::int32_t>> kWrongBounds{
     {0, 3, 6}, {1, 3, 5}, {0, 6, 5}, {0, -1, 5}, {0, 3, 4}};
 

@@ -75,8 +75,9 @@ AttentionLayout layout_of(std::initializer_list<Tensor> tensors) {
   return layout;
 }
 
-// The window, or 0 if every sequence is shorter. The bits of a batch-invariant call may not depend on that.
-std::int64_t window_of(std::int64_t window, std::int64_t Nk, std::int64_t max_seqlen, bool batch_invariant) {
+// The window, or 0 if no sequence is longer. The bits of a batch-invariant call may not depend on that.
+std::int64_t window_that_hides(std::int64_t window, std::int64_t Nk, std::int64_t max_seqlen,
+                               bool batch_invariant) {
   const std::int64_t longest = max_seqlen > 0 ? std::min(Nk, max_seqlen) : Nk;
   return window < longest || batch_invariant ? window : 0;
 }
@@ -92,15 +93,16 @@ double visible_pairs(const Problem& p) {
   const double S = static_cast<double>(std::max<std::int64_t>(p.sequences, 1));
   const double Lq = static_cast<double>(p.Nq) / S, Lk = static_cast<double>(p.Nk) / S;
   if (p.mask == Mask::none) return S * Lq * Lk;
-  // The keys before the windows are those that as many queries over fewer keys would see.
+  // The window hides the pairs that a causal mask leaves if the last W keys are taken away.
   const double before = p.window > 0 ? std::max(Lk - static_cast<double>(p.window), 0.0) : 0;
   return S * (causal_pairs(Lq, Lk) - causal_pairs(Lq, before));
 }
 
-// The rows of all query heads and of all key heads: (N, heads) of q and of k.
+// The rows of all query heads and of the key heads that some query sees: (N, heads) of q and of k.
 template <class Problem>
 double head_rows(const Problem& p) {
-  return static_cast<double>(p.Nq * p.NH + p.Nk * p.KH);
+  const std::int64_t keys = p.window > 0 ? std::min(p.Nk, p.Nq + p.sequences * (p.window - 1)) : p.Nk;
+  return static_cast<double>(p.Nq * p.NH + keys * p.KH);
 }
 
 template <class Problem>
@@ -137,7 +139,7 @@ AttentionForwardProblem AttentionForward::problem() const {
           .HS = HS,
           .dtype = q.dtype,
           .mask = mask,
-          .window = window_of(window, Nk, max_seqlen, batch_invariant),
+          .window = window_that_hides(window, Nk, max_seqlen, batch_invariant),
           .lse = static_cast<bool>(lse),
           .bias = static_cast<bool>(bias),
           .visible = static_cast<bool>(visible),
@@ -169,7 +171,7 @@ AttentionBackwardProblem AttentionBackward::problem() const {
           .HS = HS,
           .dtype = q.dtype,
           .mask = mask,
-          .window = window_of(window, Nk, max_seqlen, false),
+          .window = window_that_hides(window, Nk, max_seqlen, false),
           .max_seqlen = max_seqlen,
           .positive_scale = scale > 0,
           .layout = layout_of({q, k, v, dout})};

@@ -179,7 +179,7 @@ void for_each_query_block(const Context& context, const AttentionForward& a, std
 #pragma omp parallel for schedule(dynamic) num_threads(context.threads())
   for (std::int64_t task = 0; task < tasks; ++task) {
     // The tasks of a sequence are ordered by head. Heads that share keys are thus processed at about the same
-    // time. Within a head the tasks go from the last block, which is the longest, to the first.
+    // time. Within a head the tasks go from the last block, which sees the most keys, to the first.
     const std::int64_t index = sequences.find(task / NH);
     const std::int64_t slots = sequences.slot(index + 1) - sequences.slot(index);
     const std::int64_t within = task - sequences.slot(index) * NH, head = within / slots;

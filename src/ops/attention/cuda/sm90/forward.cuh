@@ -188,6 +188,9 @@ struct SeenBlocks {
       sum[r] = sum[r] * shrink[r] + part;
     }
   }
+  __device__ bool has_more() const {
+    return S::kWindow ? key > last_key : key >= kBlockKeys;
+  }
   // Clears the end of the last block, which may have rows of the next sequence.
   __device__ void clear_end() {
     if (key + kKeys <= tile.Lk) return;
@@ -215,7 +218,7 @@ __device__ void attend_blocks(SeenBlocks<S>& blocks) {
   blocks.exponentiate();
   pack_factor<T, S::kKeys>(blocks.factor, blocks.s);
   blocks.clear_end();
-  while (blocks.key > blocks.last_key) {
+  while (blocks.has_more()) {
     const Cursor<S::kStages> before = group.cursor;
     group.cursor.advance();
     blocks.multiply_keys();
@@ -271,7 +274,7 @@ __device__ void attend(ForwardGroup<S>& group, const Tile& tile, const JobCursor
   const int rows = head < p.sequences.heads ? min(max(tile.rows - group.row_group * kBox, 0), kBox) : 0;
   const int mine_begin = rows > 0 ? tile.first_key(first, window) / kBlockKeys : begin;
   const int mine = rows > 0 ? key_blocks<kBlockKeys>(tile, first + rows - 1, group.causal) : begin;
-  const int query = tile.q0 + first;
+  const int common = tile.visible_keys(first, group.causal), query = tile.q0 + first;
   std::byte* const q_rows =
       memory.q + (S::kPlaces == 1 ? 0 : job.stage) * S::QueryTile::kBytes + group.row_group * kBoxBytes;
   const std::uint32_t q_tile = group.of_side(describe_lower(q_rows));
@@ -294,7 +297,7 @@ __device__ void attend(ForwardGroup<S>& group, const Tile& tile, const JobCursor
                        q_tile,
                        first,
                        tile.first_key(first + rows - 1, window),
-                       tile.visible_keys(first, group.causal),
+                       common,
                        mine_begin * kBlockKeys + group.share * kKeys,
                        (mine - 1) * kBlockKeys + group.share * kKeys};
     attend_blocks(seen);

@@ -40,8 +40,8 @@ inline unsigned resident(const Context& context, unsigned tiles, int each = 1) {
 template <class Args, class F>
 void visit_shape(const Args& a, F&& f) {
   const auto with_head = [&]<class T, int kHeadSize>() {
-    a.problem().window > 0 ? f.template operator()<T, kHeadSize, true>()
-                           : f.template operator()<T, kHeadSize, false>();
+    a.window > 0 && a.window < a.k.shape[0] ? f.template operator()<T, kHeadSize, true>()
+                                            : f.template operator()<T, kHeadSize, false>();
   };
   const auto with_type = [&]<class T>() {
     a.q.shape[2] == 64 ? with_head.template operator()<T, 64>() : with_head.template operator()<T, 128>();
