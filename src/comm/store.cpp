@@ -518,7 +518,7 @@ class Store::Network {
       if (server_) run_until(Clock::now() + kRetry, [] { return false; });  // the others hear of it
     } catch (const Error&) {  // the process has an error of its own to report
     }
-    return !is_told_ && !problem_;
+    return !is_told_;
   }
 
   // Tells the others that this rank cannot go on.
@@ -640,6 +640,7 @@ class Store::Network {
     } else if (kind == Kind::lost) {
       lose(text);
     } else if (kind == Kind::ended) {
+      is_told_ = true;
       lose("");
     } else if (kind == Kind::speak) {
       const std::lock_guard lock(mutex_);
@@ -675,7 +676,7 @@ class Store::Network {
   void lose(const std::string& problem) {
     if (leaving_ || refusal_ || std::exchange(is_lost_, true)) return;
     if (!welcomed_) {
-      is_told_ = is_silent_ = problem.empty();
+      is_silent_ = problem.empty();
       refusal_ = Error(is_silent_ ? kEnded : problem, place_,
                        is_silent_ ? kSeeThatRank
                                   : "start all ranks with one MASTER_ADDR, MASTER_PORT and number of ranks");

@@ -421,6 +421,16 @@ TEST_F(StoreTest, AnErrorBeforeTheyConnectEndsTheOthers) {
   }
 }
 
+// Whoever speaks for the host: nobody else knows this rank's error.
+TEST_F(StoreTest, WithoutRank0ARankReportsItsOwnError) {
+  for (const bool speaks : {true, false}) {
+    StoreOptions options = options_of(2, 3, port_);
+    options.patience = 100ms;
+    options.speaks = speaks;
+    EXPECT_TRUE(Store::fail_at_once(options));
+  }
+}
+
 TEST_F(StoreTest, ARankThatKeepsTheOthersWaitingIsNamed) {
   for (const int busy : {0, 1}) {
     std::vector<StoreOptions> ranks = all(3);
