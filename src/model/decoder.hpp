@@ -85,9 +85,11 @@ struct ForwardMatrix {
 
 // A pass calls these, if they are set, around each layer, for parameters that are not always in memory. It
 // uses a layer's parameters only between enter() of this layer and of another one, and its gradients only
-// until leave(), which the backward calls when all of them are there.
+// until leave(), which the backward calls when all of them are there. It calls leave_others() when the
+// gradients outside of the layers are there, before it leaves the first layer.
 struct LayerHooks {
   std::function<void(std::size_t layer)> enter, leave;
+  std::function<void()> leave_others;
 };
 
 // The tokens of a forward. Sequences are packed one after the other.

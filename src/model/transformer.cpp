@@ -1,5 +1,7 @@
 #include "model/transformer.hpp"
 
+#include <functional>
+
 #include "model/attention_views.hpp"
 #include "ops/attention/attention.hpp"
 #include "ops/cached_attention/cached_attention.hpp"
@@ -296,16 +298,24 @@ TransformerBlockActivations recomputed(Context& ctx, const TransformerPass& t, c
 
 // The same lines in reverse. `dresidual` is the gradient of the block's output and becomes that of its input
 // x: a sum hands its gradient to both branches, so each branch only adds its own. In parallel, attention's
-// branch takes its gradient before the MLP's has added to it.
+// branch takes its gradient before the MLP's has added to it. at_input, if set, is called as soon as the
+// gradient of x is there; the gradients of fc and qkv, for which nothing waits, then come after it.
 void block_backward(Context& ctx, const TransformerPass& t, const TransformerBlock& p, const Tensor& x,
                     const TransformerBlockActivations& kept, const Tensor& dresidual,
-                    const TransformerBackwardBuffers::Block& d, const TransformerBlock& g) {
+                    const TransformerBackwardBuffers::Block& d, const TransformerBlock& g,
+                    const std::function<void()>& at_input) {
   const TransformerBlockActivations a = recomputed(ctx, t, p, x, kept, d.again);
   const bool whole_block = static_cast<bool>(d.again.qkv);
   const Tensor dproduct =
       expansion_gradient(ctx, t.d, p, a, dresidual, d.dfc, whole_block ? Tensor() : d.again.fc);
+  const auto fc_gradient = [&] {
+    matmul_dw(ctx, {dproduct, a.norm2.out, g.fc.weight, g.fc.bias, Store::assign});
+  };
+  const auto qkv_gradient = [&] {
+    matmul_dw(ctx, {matrix(d.dqkv), a.norm1.out, g.qkv.weight, g.qkv.bias, Store::assign});
+  };
   matmul_dw(ctx, {dresidual, a.fc, g.fcproj.weight, g.fcproj.bias, Store::assign});
-  matmul_dw(ctx, {dproduct, a.norm2.out, g.fc.weight, g.fc.bias, Store::assign});
+  if (!at_input) fc_gradient();
   matmul_dx(ctx, {dproduct, p.fc.weight, {}, d.dnorm2});
   const auto mlp_to_residual = [&] {
     normalize_backward(ctx, t.d, d.dnorm2, input_of_mlp(t.d, x, a), p.norm2, a.norm2, dresidual, g.norm2,
@@ -319,9 +329,13 @@ void block_backward(Context& ctx, const TransformerPass& t, const TransformerBlo
   const Tensor dqk = qk_of(t.d, d.dqkv);
   rotate_back(ctx, t, dqk);
   normalize_heads_backward(ctx, t.d, p, a, dqk, g);
-  matmul_dw(ctx, {matrix(d.dqkv), a.norm1.out, g.qkv.weight, g.qkv.bias, Store::assign});
+  if (!at_input) qkv_gradient();
   matmul_dx(ctx, {matrix(d.dqkv), p.qkv.weight, {}, d.dnorm1});
   normalize_backward(ctx, t.d, d.dnorm1, x, p.norm1, a.norm1, dresidual, g.norm1, Store::add);
+  if (!at_input) return;
+  at_input();
+  fc_gradient();
+  qkv_gradient();
 }
 
 // The input of block l, or of what follows the last one.
@@ -377,14 +391,18 @@ void transformer_backward(Context& ctx, const TransformerPass& t, const Transfor
                           const LayerHooks& hooks) {
   normalize_backward(ctx, t.d, d.dnorm, input_of(a, t.p.blocks.size()), t.p.norm, a.norm, d.dresidual, g.norm,
                      Store::assign);
+  // A tied head has stored its share of wte's gradient: the embedding adds the other.
+  const auto embedding_gradient = [&] {
+    embedding_backward(ctx, {t.batch.tokens, learned_positions(t), d.dresidual, g.wte, g.wpe,
+                             t.d.tied_head ? Store::add : Store::assign, Store::assign});
+    if (hooks.leave_others) hooks.leave_others();
+  };
   for (std::size_t l = t.p.blocks.size(); l-- > 0;) {
     if (hooks.enter) hooks.enter(l);
-    block_backward(ctx, t, t.p.blocks[l], input_of(a, l), a.blocks[l], d.dresidual, d.blocks[l], g.blocks[l]);
+    block_backward(ctx, t, t.p.blocks[l], input_of(a, l), a.blocks[l], d.dresidual, d.blocks[l], g.blocks[l],
+                   l == 0 ? embedding_gradient : std::function<void()>());
     if (hooks.leave) hooks.leave(l);
   }
-  // A tied head has stored its share of wte's gradient: the embedding adds the other.
-  embedding_backward(ctx, {t.batch.tokens, learned_positions(t), d.dresidual, g.wte, g.wpe,
-                           t.d.tied_head ? Store::add : Store::assign, Store::assign});
 }
 
 }  // namespace warpwright

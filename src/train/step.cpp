@@ -438,7 +438,8 @@ LayerHooks TrainingStep::parameter_hooks(int direction) {
                 const std::size_t next = layer + static_cast<std::size_t>(direction);
                 if (divides_parameters() && next < layers) hold_layer(next);
               },
-          .leave = {}};
+          .leave = {},
+          .leave_others = {}};
 }
 
 LayerHooks TrainingStep::backward_hooks() {
@@ -450,6 +451,7 @@ LayerHooks TrainingStep::backward_hooks() {
     if (divides_gradients() && before < exchange_.units().others()) exchange_.wait_for_gradients(before);
   };
   hooks.leave = [this](std::size_t layer) { exchange_.add_gradients(layer, slice_, sums_); };
+  hooks.leave_others = [this] { exchange_.add_gradients(exchange_.units().others(), slice_, sums_); };
   return hooks;
 }
 
@@ -549,12 +551,12 @@ void TrainingStep::forward_backward() {
     slices_[sums_].run(context_, [this] { run_slice(tensors(), sums_); });
   } else if (repeats_exchange()) {
     exchanging_slice_.run(context_, [this] {
-      exchange_slice();
+      run_slice(tensors(), sums_);
       wait_for_gradients();
     });
     comm_.watch(context_.stream());
   } else {
-    exchange_slice();
+    run_slice(tensors(), sums_);
   }
   if (exchanging_) parameters_arrive_ = false;  // its forward has waited for them
   slot.losses.download(context_.stream());
@@ -567,14 +569,9 @@ void TrainingStep::forward_backward() {
   ++slice_;
 }
 
-void TrainingStep::exchange_slice() {
-  run_slice(tensors(), sums_);
-  exchange_.add_gradients(exchange_.units().others(), slice_, sums_);
-}
-
-// The unit of the others is the last one.
+// The first layer's are the last to come.
 void TrainingStep::wait_for_gradients() {
-  exchange_.wait_for_gradients(exchange_.units().others());
+  exchange_.wait_for_gradients(0);
 }
 
 void TrainingStep::add_slice() {
@@ -595,7 +592,7 @@ void TrainingStep::gradient_norm() {
   if (comm_.size() > 1) {
     copy(t.gates.slice(0, comm_.rank(), 1), ops::gradient_scale_of(t.scalars), context_.stream());
     if (!repeats_exchange()) wait_for_gradients();
-    exchange_.gather_squares();
+    exchange_.gather_gates();
     run_gates_of_ranks(t);
   } else {
     run_squares(gradients_, t.squares);

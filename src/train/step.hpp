@@ -194,8 +194,6 @@ class TrainingStep {
   LayerHooks backward_hooks();
   // Brings the layer to its place, if it is not there.
   void hold_layer(std::size_t layer);
-  // A slice whose gradients are exchanged.
-  void exchange_slice();
   // Makes the stream wait for the exchange of all gradients.
   void wait_for_gradients();
   // True if that slice does the same in every step, so that it can be a graph.

@@ -4,6 +4,19 @@
 #include "ops/gradient_sum/gradient_sum.hpp"
 
 namespace warpwright {
+namespace {
+
+// Each rank's blocks of sums of squares.
+Shards squares_blocks(const Shards& shards, const std::vector<Tensor>& gradients) {
+  Shards blocks;
+  for (const ShardPieces& pieces : shards) {
+    ShardPieces& of_rank = blocks.emplace_back();
+    for (const SquaresRun& run : squares_runs(pieces, gradients)) of_rank.push_back(run.blocks);
+  }
+  return blocks;
+}
+
+}  // namespace
 
 StepExchange::StepExchange(Context& context, const Comm& comm, const Decoder& decoder,
                            const std::vector<Tensor>& parameters, const LayerMatrices& whole,
@@ -22,13 +35,9 @@ void StepExchange::prepare(const Tensors& t) {
   const std::vector<Tensor> gradients = t.gradients.front().tensors();
   sum_->prepare(t.gradients, t.sums);
   squares_ = t.squares;
-  Shards blocks;
-  for (const ShardPieces& pieces : shards_) {
-    ShardPieces& of_rank = blocks.emplace_back();
-    for (const SquaresRun& run : squares_runs(pieces, gradients)) of_rank.push_back(run.blocks);
-    of_rank.push_back({1, std::ssize(blocks) - 1, 1});  // the rank's gate
-  }
-  gather_squares_ = prepare_gather(comm_, blocks, {t.squares, t.gates});
+  Shards gates;
+  for (std::int64_t r = 0; r < comm_.size(); ++r) gates.push_back({{0, r, 1}});
+  gather_gates_ = prepare_gather(comm_, gates, {t.gates});
   for (std::size_t u = 0; u < units_.count(); ++u) {
     added_.emplace_back(context_.device().device);
     arrived_.emplace_back(context_.device().device);
@@ -41,6 +50,7 @@ void StepExchange::prepare(const Tensors& t) {
     unit.gradients = pieces_of(part[rank], gradients);
     unit.parameters = pieces_of(part[rank], t.parameters);
     unit.squares = squares_runs(part[rank], gradients);
+    unit.gather_squares = prepare_gather(comm_, squares_blocks(part, gradients), {t.squares});
   }
 }
 
@@ -70,13 +80,14 @@ void StepExchange::finish_gradients(const Unit& unit) {
     ops::squares(context_, {.gradients = {first, first + static_cast<std::ptrdiff_t>(run.count)},
                             .sums = run.blocks.of(squares_)});
   }
+  unit.gather_squares->run(context_.stream());
   if (sharding_ != Sharding::none) return;
   bring(unit.gradients, unit.sum, context_.stream());
   unit.gather->run(context_.stream());
 }
 
-void StepExchange::gather_squares() const {
-  gather_squares_->run(context_.stream());
+void StepExchange::gather_gates() const {
+  gather_gates_->run(context_.stream());
   comm_.watch(context_.stream());
 }
 

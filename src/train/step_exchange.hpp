@@ -38,14 +38,14 @@ class StepExchange {
   void prepare(const Tensors& tensors);
 
   // Begins the exchange of a unit whose gradients of this round are there, on top of `below` sums. The
-  // additions follow, and after the last round the sums of squares.
+  // additions follow, and after the last round the sums of squares, which all ranks then have.
   void add_gradients(std::size_t unit, std::size_t round, std::size_t below);
   // The Context's stream waits until the latest exchange of this unit's gradients is over, and those before.
   void wait_for_gradients(std::size_t unit) const { added_[unit].hold(context_.stream()); }
   // This rank's shard of the step's gradients; with Sharding::none all ranks then have all of them.
   const std::vector<Tensor>& gradients() const { return sum_->sum(); }
-  // Comes after the exchange of all gradients. The ranks then have all sums of squares, and all gates.
-  void gather_squares() const;
+  // Comes after the exchange of all gradients. The ranks then have all gates.
+  void gather_gates() const;
 
   // Begins to send this rank's shard of a unit's parameters to all others. stored: the shard, by piece; it
   // may be in its place already.
@@ -56,7 +56,8 @@ class StepExchange {
  private:
   struct Unit {
     std::unique_ptr<const Comm::Exchange> gather;  // of parameters; with Sharding::none of gradients
-    std::vector<std::vector<Tensor>> sets;         // gradients, by set
+    std::unique_ptr<const Comm::Exchange> gather_squares;
+    std::vector<std::vector<Tensor>> sets;  // gradients, by set
     // This rank's shard: its indices, the gradients' sum, and the places in all gradients and parameters.
     std::vector<std::size_t> mine;
     std::vector<Tensor> sum, gradients, parameters;
@@ -78,7 +79,7 @@ class StepExchange {
   std::vector<Milestone> added_, arrived_;  // by unit
   std::vector<Unit> prepared_;
   Tensor squares_;
-  std::unique_ptr<const Comm::Exchange> gather_squares_;
+  std::unique_ptr<const Comm::Exchange> gather_gates_;
 };
 
 }  // namespace warpwright
