@@ -48,6 +48,7 @@ std::size_t size_of(DType dtype) {
       return 4;
     case DType::bf16:
     case DType::f16:
+    case DType::i16:
       return 2;
     case DType::u8:
       return 1;
@@ -65,6 +66,8 @@ std::string_view name_of(DType dtype) {
       return "bf16";
     case DType::f16:
       return "fp16";
+    case DType::i16:
+      return "int16";
     case DType::i32:
       return "int32";
     case DType::i64:

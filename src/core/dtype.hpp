@@ -32,7 +32,7 @@ struct f16 {
   explicit operator float() const;
 };
 
-enum class DType : std::uint8_t { f64, f32, bf16, f16, i32, i64, u8 };
+enum class DType : std::uint8_t { f64, f32, bf16, f16, i32, i64, u8, i16 };
 
 std::size_t size_of(DType dtype);
 std::string_view name_of(DType dtype);  // for example "fp32": the name used on the command line
@@ -50,6 +50,8 @@ template <>
 inline constexpr DType dtype_of<bf16> = DType::bf16;
 template <>
 inline constexpr DType dtype_of<f16> = DType::f16;
+template <>
+inline constexpr DType dtype_of<std::int16_t> = DType::i16;
 template <>
 inline constexpr DType dtype_of<std::int32_t> = DType::i32;
 template <>

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kVersion = 4, kVersionWithoutChecksum = 1;
+constexpr int kVersion = 5, kVersionWithoutChecksum = 1;
 constexpr int kMostRanks = 1 << 20;
 constexpr std::uint64_t kMostStateBytes = 16 << 20;
 constexpr int kStateDepth = 16;
@@ -153,6 +153,8 @@ class OptimizerFiles {
     }
   }
 
+  bool has(const std::string& tensor) const { return rows_.contains(tensor); }
+
   // Fills `host` with the rows of the tensor from `first` on.
   void read(const OptimizerTensor& tensor, std::int64_t first, const Tensor& host) const {
     const std::int64_t end = first + host.shape[0];
@@ -210,6 +212,21 @@ class OptimizerFiles {
   std::vector<SafetensorsFile> files_;
   std::map<std::string, std::map<std::int64_t, Stored>> rows_;  // of each tensor, by their first
 };
+
+// Before version 5 a checkpoint has whole masters.
+void read_rows(const OptimizerFiles& files, const OptimizerTensor& tensor, std::int64_t first,
+               const Tensor& host) {
+  if (tensor.set != &OptimizerShard::remainders || files.has(tensor.name)) {
+    return files.read(tensor, first, host);
+  }
+  OptimizerTensor master = tensor;
+  master.name.replace(0, kRemainder.size(), "master.");
+  master.dtype = DType::f32;
+  HeapAllocator heap;
+  const Tensor masters = heap.allocate(master.name, master.dtype, host.shape, Category::master_weights);
+  files.read(master, first, masters);
+  set_remainders(host, masters);
+}
 
 // A folder that holds what a checkpoint does, and nothing else.
 Replaceable replaceable_checkpoint(const fs::path& folder) {
@@ -354,7 +371,7 @@ void load_checkpoint(const fs::path& checkpoint, const TrainingStep& step, const
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       if (pieces[i].tensor != tensor.parameter) continue;
       write_on_host((t.optimizer.*tensor.set)[i], stream,
-                    [&](const Tensor& host) { files.read(tensor, pieces[i].first, host); });
+                    [&](const Tensor& host) { read_rows(files, tensor, pieces[i].first, host); });
     }
   }
 }

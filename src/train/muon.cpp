@@ -107,10 +107,10 @@ void update_matrix(Context& context, const MuonBuffers& buffers, const MuonMatri
   const Orthogonalized direction = orthogonalize(context, buffers, matrix.gradient);
   const auto larger = static_cast<double>(std::max(shape[0], shape[1]));
   ops::muon_update(context, {.parameter = matrix.parameter,
-                             .master = matrix.master,
+                             .remainder = matrix.remainder,
                              .x = direction.y,
                              .scalars = step.scalars,
-                             .random = matrix.master ? Tensor() : step.random,
+                             .random = matrix.remainder ? Tensor() : step.random,
                              .factor = 0.2 * std::sqrt(larger) * direction.factor,
                              .weight_decay = matrix.weight_decay,
                              .number = matrix.number});

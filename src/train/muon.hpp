@@ -22,7 +22,7 @@ namespace warpwright {
 // A parameter, or some of its rows.
 struct MuonMatrix {
   Tensor parameter;  // (rows, columns)
-  Tensor master;     // as in ops/adamw
+  Tensor remainder;  // as in ops/adamw
   Tensor gradient;   // fp32; the update overwrites it
   Tensor m;          // fp32
   double weight_decay = 0;

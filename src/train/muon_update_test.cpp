@@ -8,9 +8,11 @@
 #include <functional>
 #include <vector>
 
+#include "ops/adamw/master.hpp"
 #include "ops/element.hpp"
 #include "runtime/philox.hpp"
 #include "train/muon.hpp"
+#include "train/optimizer_shard.hpp"
 
 namespace warpwright {
 namespace {
@@ -108,8 +110,13 @@ class MuonUpdateTest : public ::testing::TestWithParam<DType> {
   MuonMatrix matrix(const Shape& shape, double gradient_size, std::uint32_t draw = 0) {
     const PhiloxStream random(draw, static_cast<std::uint32_t>(shape[0] * 1000 + shape[1]));
     const auto normal = [&](std::int64_t i) { return random.normal(static_cast<std::uint64_t>(i)); };
-    return {.parameter = filled("w", GetParam(), shape, [&](std::int64_t i) { return 0.02 * normal(i + 7); }),
-            .master = GetParam() == DType::bf16 ? filled("master", DType::f32, shape, normal) : Tensor(),
+    Tensor remainder;
+    if (GetParam() == DType::bf16) {
+      remainder = heap_.allocate("remainder", DType::i16, shape, Category::master_weights);
+      set_remainders(remainder, filled("master", DType::f32, shape, normal));
+    }
+    return {.parameter = filled("w", GetParam(), shape, normal),
+            .remainder = remainder,
             .gradient = filled("g", DType::f32, shape, [&](auto i) { return gradient_size * normal(i); }),
             .m = filled("m", DType::f32, shape, [](auto) { return 0; }),
             .weight_decay = kDecay};
@@ -123,6 +130,16 @@ class MuonUpdateTest : public ::testing::TestWithParam<DType> {
   static Matrix values_of(const Tensor& t) {
     return made(t.shape[0], t.shape[1], exact,
                 [&](auto r, auto c) { return ops::load_element(t, r * t.shape[1] + c); });
+  }
+
+  // The parameter, or its master.
+  static Matrix weights_of(const MuonMatrix& w) {
+    if (!w.remainder) return values_of(w.parameter);
+    const Shape& shape = w.parameter.shape;
+    return made(shape[0], shape[1], exact, [&](auto r, auto c) {
+      const std::int64_t i = r * shape[1] + c;
+      return ops::adamw_kernels::master_of(w.parameter.as<bf16>()[i].bits, w.remainder.as<std::int16_t>()[i]);
+    });
   }
 
   // The orthogonal direction of an update.
@@ -151,15 +168,14 @@ TEST_P(MuonUpdateTest, IsTheTextbooks) {
       Errors ours, pytorch;
       for (std::uint32_t draw = 0; draw < kDraws; ++draw) {
         const MuonMatrix w = matrix(shape, size, draw);
-        const Tensor updated = w.master ? w.master : w.parameter;
-        const Matrix gradient = values_of(w.gradient), before = values_of(updated);
+        const Matrix gradient = values_of(w.gradient), before = weights_of(w);
         update_matrix(context_, room_, w, step(0.5));
         const auto scaled = [&](double by) {
           return made(shape[0], shape[1], exact, [&](auto r, auto c) { return by * gradient.at(r, c); });
         };
         EXPECT_LE(relative_error(values_of(w.m), scaled(0.05 * 0.5)), 1e-6);
         const Matrix direction = scaled((0.05 + 0.95 * 0.05) * 0.5), wanted = textbook(direction, exact);
-        ours.add(direction_of(before, values_of(updated)), wanted);
+        ours.add(direction_of(before, weights_of(w)), wanted);
         pytorch.add(textbook(direction, to_bf16), wanted);
       }
       EXPECT_LE(ours.relative(), GetParam() == DType::f32 ? 1e-5 : 2 * pytorch.relative());
@@ -182,13 +198,12 @@ TEST_P(MuonUpdateTest, OrthogonalizesRows) {
 TEST_P(MuonUpdateTest, AGradientOfZeroOnlyDecays) {
   for (const Shape& shape : shapes()) {
     const MuonMatrix w = matrix(shape, 0);
-    const Tensor updated = w.master ? w.master : w.parameter;
-    const Matrix before = values_of(updated);
+    const Matrix before = weights_of(w);
     update_matrix(context_, room_, w, step(1));
     const Matrix decayed = made(shape[0], shape[1], exact, [&](auto r, auto c) {
       return (1 - kLearningRate * kDecay) * before.at(r, c);
     });
-    EXPECT_LE(relative_error(values_of(updated), decayed), 1e-6);
+    EXPECT_LE(relative_error(weights_of(w), decayed), 1e-6);
   }
 }
 

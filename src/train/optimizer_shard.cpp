@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/adamw/master.hpp"
 #include "ops/op.hpp"
 #include "runtime/host_view.hpp"
 
@@ -11,7 +12,7 @@ namespace warpwright {
 
 OptimizerShard allocate_optimizer(const DecoderParameters& parameters, const ShardPieces& pieces,
                                   const OptimizerShardOptions& options, Allocator& allocator) {
-  OptimizerShard shard{.pieces = pieces, .parameters = {}, .masters = {}, .m = {}, .v = {}};
+  OptimizerShard shard{.pieces = pieces, .parameters = {}, .remainders = {}, .m = {}, .v = {}};
   for (const ShardPiece& piece : pieces) {
     const auto& [parameter, whole] = *(parameters.begin() + static_cast<std::ptrdiff_t>(piece.tensor));
     const Tensor view = piece.of(whole);
@@ -24,13 +25,21 @@ OptimizerShard allocate_optimizer(const DecoderParameters& parameters, const Sha
     shard.parameters.push_back(kept);
     if (options.masters) {
       const bool is_master = dtype == accumulation;
-      shard.masters.push_back(is_master ? kept : allocate("master.", accumulation, Category::master_weights));
+      shard.remainders.push_back(is_master ? Tensor()
+                                           : allocate("remainder.", DType::i16, Category::master_weights));
     }
     shard.m.push_back(allocate("m.", accumulation, Category::optimizer));
     const bool has_v = !options.muon.contains(piece.tensor);
     shard.v.push_back(has_v ? allocate("v.", accumulation, Category::optimizer) : Tensor());
   }
   return shard;
+}
+
+void set_remainders(const Tensor& remainders, const Tensor& masters) {
+  for (std::int64_t i = 0; i < masters.elements(); ++i) {
+    const float master = masters.as<float>()[i];
+    remainders.as<std::int16_t>()[i] = ops::adamw_kernels::remainder_of(master, bf16(master).bits);
+  }
 }
 
 std::string name_of_piece(const std::string& tensor, const ShardPiece& piece, std::int64_t rows) {
@@ -41,17 +50,17 @@ std::string name_of_piece(const std::string& tensor, const ShardPiece& piece, st
 std::vector<OptimizerTensor> optimizer_tensors(const DecoderParameters& parameters,
                                                const OptimizerShard& shard) {
   std::vector<OptimizerTensor> list;
-  const auto append = [&](const char* prefix, std::vector<Tensor> OptimizerShard::*set) {
+  const auto append = [&](std::string_view prefix, std::vector<Tensor> OptimizerShard::*set) {
     for (std::size_t i = 0; i < (shard.*set).size(); ++i) {
       if (!(shard.*set)[i]) continue;
       const std::size_t index = shard.pieces[i].tensor;
       const auto& [name, t] = *(parameters.begin() + static_cast<std::ptrdiff_t>(index));
-      list.push_back({prefix + name, ops::accumulation_dtype(t.dtype), t.shape, index, set});
+      list.push_back({std::string(prefix) + name, (shard.*set)[i].dtype, t.shape, index, set});
     }
   };
   append("m.", &OptimizerShard::m);
   append("v.", &OptimizerShard::v);
-  append("master.", &OptimizerShard::masters);
+  append(kRemainder, &OptimizerShard::remainders);
   return list;
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/decoder.hpp"
@@ -13,10 +14,10 @@ namespace warpwright {
 
 struct OptimizerShard {
   ShardPieces pieces;
-  // One tensor for each piece. parameters: views, or the only copy with Sharding::parameters. masters: fp32
-  // copies of bf16 parameters, and views of parameters that are fp32 themselves; empty if there are no
-  // copies. v: a piece that Muon updates has none.
-  std::vector<Tensor> parameters, masters, m, v;
+  // One tensor for each piece. parameters: views, or the only copy with Sharding::parameters. remainders:
+  // what the masters of bf16 parameters have beyond them (ops/adamw); a piece in fp32 has none, and the list
+  // is empty if there are no masters. v: a piece that Muon updates has none.
+  std::vector<Tensor> parameters, remainders, m, v;
 };
 
 struct OptimizerShardOptions {
@@ -27,8 +28,8 @@ struct OptimizerShardOptions {
 OptimizerShard allocate_optimizer(const DecoderParameters& parameters, const ShardPieces& pieces,
                                   const OptimizerShardOptions& options, Allocator& allocator);
 
-// A tensor of the optimizer as a file holds it: whole, and named "m.", "v." or "master." and the parameter's
-// name.
+// A tensor of the optimizer as a file holds it: whole, and named "m.", "v." or "remainder." and the
+// parameter's name.
 struct OptimizerTensor {
   std::string name;
   DType dtype = DType::f32;
@@ -36,9 +37,13 @@ struct OptimizerTensor {
   std::size_t parameter = 0;
   std::vector<Tensor> OptimizerShard::*set = nullptr;
 };
+inline constexpr std::string_view kRemainder = "remainder.";
 // Those of which the shard holds a piece.
 std::vector<OptimizerTensor> optimizer_tensors(const DecoderParameters& parameters,
                                                const OptimizerShard& shard);
+
+// remainders: int16; masters: fp32, of the same shape. Both are contiguous and on the host.
+void set_remainders(const Tensor& remainders, const Tensor& masters);
 
 // "wte.weight[128:256]", or the tensor's name if the piece is all of its rows.
 std::string name_of_piece(const std::string& tensor, const ShardPiece& piece, std::int64_t rows);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -11,7 +12,10 @@
 #include "core/error.hpp"
 #include "infer/score.hpp"
 #include "model/decoder_files.hpp"
+#include "model/safetensors.hpp"
+#include "ops/adamw/master.hpp"
 #include "runtime/test_folder.hpp"
+#include "train/optimizer_shard.hpp"
 #include "train/trainer_fixture.hpp"
 
 namespace warpwright {
@@ -127,6 +131,61 @@ TEST_F(ResumeTest, ARunOfMuonEndsWithTheSameBits) {
     EXPECT_FALSE(finished_);
     parts.resume = true;
     train(parts, -1, 3);
+    EXPECT_EQ(weights(parts.out.filename()), weights(whole.out.filename()));
+  }
+}
+
+// Writes a checkpoint again as versions before 5 did: with whole masters.
+void write_with_masters(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / "optimizer.safetensors", other = checkpoint / "other.safetensors";
+  const DecoderWeights model = load_weights(checkpoint, DType::bf16);
+  std::map<std::string, std::vector<float>> masters;
+  {
+    const SafetensorsFile optimizer(path);
+    std::vector<TensorInfo> infos;
+    for (const SafetensorsEntry& e : optimizer.entries()) {
+      infos.push_back({e.name, DType::f32, e.shape});
+      if (!e.name.starts_with(kRemainder)) continue;
+      const std::string parameter = e.name.substr(kRemainder.size());
+      const std::string master = infos.back().name = "master." + parameter;
+      const bf16* upper = model.parameters.at(parameter).as<bf16>();
+      std::vector<std::int16_t> rest(static_cast<std::size_t>(e.shape.elements()));
+      std::memcpy(rest.data(), optimizer.bytes(e).data(), rest.size() * sizeof rest.front());
+      for (std::size_t i = 0; i < rest.size(); ++i) {
+        masters[master].push_back(ops::adamw_kernels::master_of(upper[i].bits, rest[i]));
+      }
+    }
+    TensorFileWriter writer = write_safetensors(other, infos);
+    for (std::size_t i = 0; i < infos.size(); ++i) {
+      const auto master = masters.find(infos[i].name);
+      const bool is_master = master != masters.end();
+      writer.write(infos[i].name, is_master ? std::as_bytes(std::span(master->second))
+                                            : optimizer.bytes(optimizer.entries()[i]));
+    }
+    writer.commit();
+  }
+  EXPECT_FALSE(masters.empty());
+  fs::rename(other, path);
+  nlohmann::json json = nlohmann::json::parse(read_file(checkpoint / "trainer.json", 1 << 20));
+  json.erase("checksum");
+  json["version"] = 1;
+  json["checksums"]["optimizer.safetensors"] = checksum_of(path);
+  write_file_atomically(checkpoint / "trainer.json", json.dump());
+}
+
+TEST_F(ResumeTest, ACheckpointWithWholeMastersGoesOnWithTheSameBits) {
+  for (const Optimizer optimizer : {Optimizer::adamw, Optimizer::muon}) {
+    TrainOptions whole = options(fmt::format("whole{}", static_cast<int>(optimizer)));
+    whole.step.dtype = DType::bf16;
+    whole.step.optimizer = optimizer;
+    train(whole);
+    TrainOptions parts = whole;
+    parts.out = root_ / fmt::format("parts{}", static_cast<int>(optimizer));
+    train(parts, 5);
+    write_with_masters(list_checkpoints(parts.out).back().folder);
+    parts.resume = true;
+    train(parts);
+    EXPECT_TRUE(finished_);
     EXPECT_EQ(weights(parts.out.filename()), weights(whole.out.filename()));
   }
 }
@@ -339,11 +398,11 @@ TEST_F(ResumeTest, ANewerCheckpointIsNotDamaged) {
   train(o, 8);
   const fs::path state = o.out / "checkpoints" / "step_00000008" / "trainer.json";
   nlohmann::json json = nlohmann::json::parse(read_file(state, 1 << 20));
-  json["version"] = 5;
+  json["version"] = 6;
   write_file_atomically(state, json.dump());
   o.resume = true;
   const std::string expected = state.string() +
-                               ": was written by a newer warpwright (version 5; this one reads up to 4); "
+                               ": was written by a newer warpwright (version 6; this one reads up to 5); "
                                "resume with that build, or train into another folder";
   EXPECT_EQ(error_of(o), expected);
   EXPECT_EQ(message_of([&] { newest_readable(o.out); }), expected);

@@ -73,6 +73,18 @@ void round_to(const Tensor& rounded, const Tensor& values) {
   for (std::int64_t i = 0; i < values.elements(); ++i) rounded.as<bf16>()[i] = bf16(values.as<float>()[i]);
 }
 
+// For a plan, in the gradients' place: only their shapes count.
+std::vector<Tensor> imagined_remainders(const std::vector<Tensor>& parameters,
+                                        const std::vector<Tensor>& gradients) {
+  std::vector<Tensor> list;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const Tensor& g = gradients[i];
+    const bool has_remainder = parameters[i].dtype != g.dtype;
+    list.push_back(has_remainder ? Tensor(g.data, DType::i16, g.shape, g.device) : Tensor());
+  }
+  return list;
+}
+
 bool keeps_masters(const StepOptions& o) {
   return o.master_weights && o.dtype != ops::accumulation_dtype(o.dtype);
 }
@@ -99,7 +111,7 @@ void append_matrices(std::vector<MuonMatrix>& list, const ops::AdamWTensor& of,
   for (const std::int64_t r : rows) {
     const auto part = [&](const Tensor& t) { return t ? t.slice(0, first, r) : t; };
     list.push_back({.parameter = part(of.parameter),
-                    .master = part(of.master),
+                    .remainder = part(of.remainder),
                     .gradient = part(of.gradient),
                     .m = part(of.m),
                     .weight_decay = of.weight_decay,
@@ -192,10 +204,10 @@ Planned<TrainingStep::Tensors> TrainingStep::plan_step() {
     const std::vector<Tensor> parameters = t.parameters.tensors(), gradients = t.gradients.front().tensors();
     OptimizerShard whole{.pieces = shards_of(parameters, 1).front(),
                          .parameters = parameters,
-                         .masters = {},
+                         .remainders = {},
                          .m = gradients,
                          .v = gradients};
-    if (keeps_masters(options_)) whole.masters = gradients;
+    if (keeps_masters(options_)) whole.remainders = imagined_remainders(parameters, gradients);
     run_squares(gradients, t.squares);
     run_norm(t);
     run_update(t, update_of(t, whole, gradients, indices_of(whole.pieces)));
@@ -207,7 +219,13 @@ void TrainingStep::allocate() {
   const Tensors& t = tensors();
   parameters_ = t.parameters.tensors();
   gradients_ = t.gradients.front().tensors();
-  if (comm_.size() > 1) exchange_.prepare({parameters_, t.gradients, t.sums, t.squares, t.gates});
+  if (comm_.size() > 1)
+    exchange_.prepare({.parameters = parameters_,
+                       .gradients = t.gradients,
+                       .sums = t.sums,
+                       .squares = t.squares,
+                       .gates = t.gates,
+                       .gate = ops::gradient_scale_of(t.scalars)});
   prepare_update();
   fill_constants();
   make_slots();
@@ -289,10 +307,11 @@ ParameterWriter TrainingStep::full_precision() const {
         heap.allocate("weights", ops::accumulation_dtype(like.dtype), like.shape, Category::parameters);
     fill(host);
     const OptimizerShard& o = tensors().optimizer;
-    for (std::size_t i = 0; i < o.masters.size(); ++i) {
-      if (o.pieces[i].tensor == index) copy(o.masters[i], o.pieces[i].of(host), context_.stream());
+    for (std::size_t i = 0; i < o.remainders.size(); ++i) {
+      if (o.pieces[i].tensor != index || !o.remainders[i]) continue;
+      write_on_host(o.remainders[i], context_.stream(),
+                    [&](const Tensor& rest) { set_remainders(rest, o.pieces[i].of(host)); });
     }
-    context_.synchronize();
     parameter_writer()(index, [&](const Tensor& rounded) { round_to(rounded, host); });
   };
 }
@@ -342,16 +361,19 @@ StatePart TrainingStep::state_part(Allocator& heap) const {
 std::size_t TrainingStep::state_part_bytes() const {
   const std::vector<Tensor> parameters = parameters_of(options_);
   const std::vector<int> writers = writers_of(parameters, comm_.size());
-  std::size_t bytes = 0, elements = 0;
+  std::size_t bytes = 0;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (writers[i] == comm_.rank()) bytes += parameters[i].bytes();
   }
   for (const ShardPiece& piece : of_rank(exchange_.shards(), comm_)) {
-    const std::size_t moments = muon_.contains(piece.tensor) ? 1 : 2;
-    elements +=
-        (moments + keeps_masters(options_)) * static_cast<std::size_t>(piece.of(parameters).elements());
+    const Tensor of_piece = piece.of(parameters);
+    const DType accumulation = ops::accumulation_dtype(options_.dtype);
+    const std::size_t moments = (muon_.contains(piece.tensor) ? 1 : 2) * size_of(accumulation);
+    const bool has_remainder = keeps_masters(options_) && of_piece.dtype != accumulation;
+    bytes +=
+        (moments + (has_remainder ? size_of(DType::i16) : 0)) * static_cast<std::size_t>(of_piece.elements());
   }
-  return bytes + elements * size_of(ops::accumulation_dtype(options_.dtype));
+  return bytes;
 }
 
 DecoderWeights TrainingStep::weights() const {
@@ -363,9 +385,9 @@ void TrainingStep::run_slice(const Tensors& t, std::size_t below) {
   t.pass->forward(context_, parameter_hooks(1));
   if (exchanging_ && !repeats_exchange()) wait_for_gradients();  // of the slice before
   run_head(t, &t.gradients[below]);
-  t.pass->backward(context_, t.gradients[below], backward_hooks());
   // Only the first slice finds no sums below. With divided gradients no slice does, and none is captured.
   run_loss_gate(t, divides_gradients() ? slice_ == 0 : below == 0);
+  t.pass->backward(context_, t.gradients[below], backward_hooks());
 }
 
 void TrainingStep::run_head(const Tensors& t, const DecoderParameters* gradients) {
@@ -477,16 +499,16 @@ TrainingStep::Update TrainingStep::update_of(const Tensors& t, const OptimizerSh
   const auto count = static_cast<std::size_t>(t.parameters.end() - t.parameters.begin());
   for (const std::size_t i : pieces) {
     const bool decays = options_.decay_all || p[i].shape.rank() > 1;
-    const bool rounded = !optimizer.masters.empty() && p[i].dtype != optimizer.masters[i].dtype;
     const ShardPiece& piece = optimizer.pieces[i];
-    const ops::AdamWTensor tensor{.parameter = p[i],
-                                  .master = rounded ? optimizer.masters[i] : Tensor(),
-                                  .gradient = gradients[i],
-                                  .m = optimizer.m[i],
-                                  .v = optimizer.v[i],
-                                  .weight_decay = decays ? options_.weight_decay : 0,
-                                  .number = static_cast<std::uint32_t>(piece.tensor),
-                                  .first = piece.first * (p[i].elements() / piece.rows)};
+    const ops::AdamWTensor tensor{
+        .parameter = p[i],
+        .remainder = optimizer.remainders.empty() ? Tensor() : optimizer.remainders[i],
+        .gradient = gradients[i],
+        .m = optimizer.m[i],
+        .v = optimizer.v[i],
+        .weight_decay = decays ? options_.weight_decay : 0,
+        .number = static_cast<std::uint32_t>(piece.tensor),
+        .first = piece.first * (p[i].elements() / piece.rows)};
     const auto matrices = muon_.find(piece.tensor);
     if (matrices == muon_.end()) {
       a.tensors.push_back(tensor);
@@ -590,9 +612,7 @@ void TrainingStep::gradient_norm() {
   StepSlot& slot = step_slots_[static_cast<std::size_t>((begun_ - 1) % kStepsInFlight)];
   const Tensors& t = tensors();
   if (comm_.size() > 1) {
-    copy(t.gates.slice(0, comm_.rank(), 1), ops::gradient_scale_of(t.scalars), context_.stream());
     if (!repeats_exchange()) wait_for_gradients();
-    exchange_.gather_gates();
     run_gates_of_ranks(t);
   } else {
     run_squares(gradients_, t.squares);

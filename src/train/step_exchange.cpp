@@ -4,19 +4,6 @@
 #include "ops/gradient_sum/gradient_sum.hpp"
 
 namespace warpwright {
-namespace {
-
-// Each rank's blocks of sums of squares.
-Shards squares_blocks(const Shards& shards, const std::vector<Tensor>& gradients) {
-  Shards blocks;
-  for (const ShardPieces& pieces : shards) {
-    ShardPieces& of_rank = blocks.emplace_back();
-    for (const SquaresRun& run : squares_runs(pieces, gradients)) of_rank.push_back(run.blocks);
-  }
-  return blocks;
-}
-
-}  // namespace
 
 StepExchange::StepExchange(Context& context, const Comm& comm, const Decoder& decoder,
                            const std::vector<Tensor>& parameters, const LayerMatrices& whole,
@@ -35,9 +22,8 @@ void StepExchange::prepare(const Tensors& t) {
   const std::vector<Tensor> gradients = t.gradients.front().tensors();
   sum_->prepare(t.gradients, t.sums);
   squares_ = t.squares;
-  Shards gates;
-  for (std::int64_t r = 0; r < comm_.size(); ++r) gates.push_back({{0, r, 1}});
-  gather_gates_ = prepare_gather(comm_, gates, {t.gates});
+  gates_ = t.gates;
+  gate_ = t.gate;
   for (std::size_t u = 0; u < units_.count(); ++u) {
     added_.emplace_back(context_.device().device);
     arrived_.emplace_back(context_.device().device);
@@ -50,8 +36,25 @@ void StepExchange::prepare(const Tensors& t) {
     unit.gradients = pieces_of(part[rank], gradients);
     unit.parameters = pieces_of(part[rank], t.parameters);
     unit.squares = squares_runs(part[rank], gradients);
-    unit.gather_squares = prepare_gather(comm_, squares_blocks(part, gradients), {t.squares});
+    unit.gather_squares = prepare_gather(comm_, late_squares(u, gradients), {t.squares, t.gates});
   }
+}
+
+Shards StepExchange::late_squares(std::size_t unit, const std::vector<Tensor>& gradients) const {
+  Shards blocks(shards_.size());
+  if (unit == units_.others()) return blocks;
+  for (std::size_t r = 0; r < blocks.size(); ++r) {
+    const auto append = [&](std::size_t u) {
+      for (const SquaresRun& run : squares_runs(units_.part(u, shards_)[r], gradients)) {
+        blocks[r].push_back(run.blocks);
+      }
+    };
+    append(unit);
+    if (unit > 0) continue;
+    append(units_.others());
+    blocks[r].push_back({1, static_cast<std::int64_t>(r), 1});
+  }
+  return blocks;
 }
 
 void StepExchange::follow() {
@@ -69,26 +72,23 @@ void StepExchange::add_gradients(std::size_t index, std::size_t round, std::size
     ops::gradient_sum(context_, {.sums = sums, .firsts = sums, .addends = unit.sets[top]});
   }
   sum_->run(context_, index, round);
-  if (round + 1 == sum_->rounds()) finish_gradients(unit);
+  if (round + 1 == sum_->rounds()) finish_gradients(index);
   added_[index].set(side_.stream());
   comm_.watch(side_.stream());
 }
 
-void StepExchange::finish_gradients(const Unit& unit) {
+void StepExchange::finish_gradients(std::size_t index) {
+  const Unit& unit = prepared_[index];
   for (const SquaresRun& run : unit.squares) {
     const auto first = unit.sum.begin() + static_cast<std::ptrdiff_t>(run.first);
     ops::squares(context_, {.gradients = {first, first + static_cast<std::ptrdiff_t>(run.count)},
                             .sums = run.blocks.of(squares_)});
   }
+  if (index == 0) copy(gates_.slice(0, comm_.rank(), 1), gate_, context_.stream());
   unit.gather_squares->run(context_.stream());
   if (sharding_ != Sharding::none) return;
   bring(unit.gradients, unit.sum, context_.stream());
   unit.gather->run(context_.stream());
-}
-
-void StepExchange::gather_gates() const {
-  gather_gates_->run(context_.stream());
-  comm_.watch(context_.stream());
 }
 
 void StepExchange::send_parameters(std::size_t index, const std::vector<Tensor>& stored) {

@@ -32,20 +32,20 @@ class StepExchange {
     std::vector<Tensor> parameters;
     std::vector<DecoderParameters> gradients;  // the stack of sums over this rank's slices
     RankSum::Memory sums;
-    Tensor squares, gates;
+    Tensor squares;
+    Tensor gates, gate;  // of all ranks, and this rank's, which joins them after the last slice
   };
   // Several ranks make this call, once the memory is there.
   void prepare(const Tensors& tensors);
 
   // Begins the exchange of a unit whose gradients of this round are there, on top of `below` sums. The
-  // additions follow, and after the last round the sums of squares, which all ranks then have.
+  // additions follow, and after the last round the sums of squares. The first layer comes last; after its
+  // exchange all ranks have all sums of squares, and all gates.
   void add_gradients(std::size_t unit, std::size_t round, std::size_t below);
   // The Context's stream waits until the latest exchange of this unit's gradients is over, and those before.
   void wait_for_gradients(std::size_t unit) const { added_[unit].hold(context_.stream()); }
   // This rank's shard of the step's gradients; with Sharding::none all ranks then have all of them.
   const std::vector<Tensor>& gradients() const { return sum_->sum(); }
-  // Comes after the exchange of all gradients. The ranks then have all gates.
-  void gather_gates() const;
 
   // Begins to send this rank's shard of a unit's parameters to all others. stored: the shard, by piece; it
   // may be in its place already.
@@ -55,9 +55,9 @@ class StepExchange {
 
  private:
   struct Unit {
-    std::unique_ptr<const Comm::Exchange> gather;  // of parameters; with Sharding::none of gradients
-    std::unique_ptr<const Comm::Exchange> gather_squares;
-    std::vector<std::vector<Tensor>> sets;  // gradients, by set
+    std::unique_ptr<const Comm::Exchange> gather;          // of parameters; with Sharding::none of gradients
+    std::unique_ptr<const Comm::Exchange> gather_squares;  // see late_squares()
+    std::vector<std::vector<Tensor>> sets;                 // gradients, by set
     // This rank's shard: its indices, the gradients' sum, and the places in all gradients and parameters.
     std::vector<std::size_t> mine;
     std::vector<Tensor> sum, gradients, parameters;
@@ -66,7 +66,10 @@ class StepExchange {
 
   // The side stream's later work waits for all work that the Context's stream has so far.
   void follow();
-  void finish_gradients(const Unit& unit);
+  // The blocks of squares, and the gates, that the ranks exchange when this unit is done. Those of the unit
+  // before the last one, which is large, would delay the last one's gradients, and go with its squares.
+  Shards late_squares(std::size_t unit, const std::vector<Tensor>& gradients) const;
+  void finish_gradients(std::size_t unit);
 
   Context& context_;
   const Comm& comm_;
@@ -78,8 +81,7 @@ class StepExchange {
   Milestone reached_;
   std::vector<Milestone> added_, arrived_;  // by unit
   std::vector<Unit> prepared_;
-  Tensor squares_;
-  std::unique_ptr<const Comm::Exchange> gather_gates_;
+  Tensor squares_, gates_, gate_;
 };
 
 }  // namespace warpwright

@@ -14,6 +14,7 @@
 #include "data/shard.hpp"
 #include "model/decoder_files.hpp"
 #include "model/safetensors.hpp"
+#include "ops/adamw/master.hpp"
 #include "ops/element.hpp"
 #include "runtime/file.hpp"
 #include "runtime/host_view.hpp"
@@ -74,13 +75,22 @@ class TrainerOnDevice : public TrainerTest, public ::testing::WithParamInterface
     std::vector<double> before, after;
   };
   // A parameter, or its master.
-  static Tensor full_precision(const TrainingStep& step, const std::string& name) {
+  static std::vector<double> full_precision(const TrainingStep& step, const std::string& name,
+                                            const Stream& stream) {
     const DecoderParameters& parameters = step.tensors().parameters;
-    const std::vector<Tensor>& masters = step.tensors().optimizer.masters;
-    if (masters.empty()) return parameters.at(name);
+    const std::vector<Tensor>& remainders = step.tensors().optimizer.remainders;
     std::size_t index = 0;
     for (auto p = parameters.begin(); p->name != name; ++p) ++index;
-    return masters.at(index);
+    const HostView parameter = downloaded(parameters.at(name), stream);
+    const HostView remainder = remainders.empty() ? HostView() : downloaded(remainders.at(index), stream);
+    std::vector<double> values;
+    for (std::int64_t i = 0; i < parameter.tensor().elements(); ++i) {
+      values.push_back(remainders.empty()
+                           ? ops::load_element(parameter.tensor(), i)
+                           : ops::adamw_kernels::master_of(parameter.tensor().as<bf16>()[i].bits,
+                                                           remainder.tensor().as<std::int16_t>()[i]));
+    }
+    return values;
   }
   // A matrix in full precision, before and after steps on samples that step and place in the step alone give.
   Weights weights_of_steps(const StepOptions& o, std::int64_t steps, double learning_rate) {
@@ -88,14 +98,7 @@ class TrainerOnDevice : public TrainerTest, public ::testing::WithParamInterface
     TrainingStep step(context, o);
     step.allocate();
     o.model->initialize(1, step.full_precision());
-    const auto weights = [&] {
-      const HostView view = downloaded(full_precision(step, "h.1.mlp.c_fc.weight"), context.stream());
-      std::vector<double> values;
-      for (std::int64_t i = 0; i < view.tensor().elements(); ++i) {
-        values.push_back(ops::load_element(view.tensor(), i));
-      }
-      return values;
-    };
+    const auto weights = [&] { return full_precision(step, "h.1.mlp.c_fc.weight", context.stream()); };
     Weights w{weights(), {}};
     for (std::int64_t s = 1; s <= steps; ++s) {
       const PhiloxStream tokens(5, 6, static_cast<std::uint32_t>(s));

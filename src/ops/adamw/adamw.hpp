@@ -7,10 +7,10 @@
 // A tensor on the device holds the numbers that change between steps (scalars.hpp). If the scale is not
 // finite, nothing changes; ops/global_norm writes NaN for gradients that are not finite.
 //
-// All parameters have one dtype, or some have 16 bits and the others are fp32. A parameter of 16 bits has a
-// master copy in fp32. The update changes the master, and the parameter becomes the rounded master. For fp64
-// parameters, gradients and moments are fp64, too. Variants in fp32 may flush subnormal numbers (below
-// 1.2e-38) to 0.
+// All parameters have one dtype, or some are bf16 and the others fp32. A bf16 parameter has an fp32 master,
+// which is kept as the parameter and a remainder of 16 bits (master.hpp). The update changes the master, and
+// the parameter becomes the rounded master. For fp64 parameters, gradients and moments are fp64, too.
+// Variants in fp32 may flush subnormal numbers (below 1.2e-38) to 0.
 //
 // bf16 parameters may all go without masters. The update then computes the new parameter in fp32 and stores
 // it with stochastic rounding (rounding.hpp). The random bits are a function of `random` (a seed and the
@@ -27,7 +27,7 @@ namespace warpwright::ops {
 struct AdamWProblem {
   std::int64_t elements = 0, tensors = 0;
   DType dtype = DType::f32;  // the parameters' narrowest
-  bool masters = true;       // false: parameters of 16 bits have none
+  bool masters = true;       // false: bf16 parameters have none
 
   bool operator==(const AdamWProblem&) const = default;
   std::string describe() const;
@@ -37,7 +37,7 @@ struct AdamWProblem {
 
 struct AdamWTensor {
   Tensor parameter;  // any shape
-  Tensor master;     // fp32; absent for fp32 parameters, optional (fp64) for fp64 ones; all bf16 ones or none
+  Tensor remainder;  // int16: of the masters of bf16 parameters; all of them have one, or none
   Tensor gradient;   // fp32
   Tensor m, v;       // fp32; v ≥ 0
   double weight_decay = 0;
@@ -60,7 +60,7 @@ struct AdamW {
   void visit(F&& f) {
     for (AdamWTensor& t : tensors) {
       f("parameter", t.parameter, Access::update);
-      f("master", t.master, Access::update);
+      f("remainder", t.remainder, Access::update);
       f("gradient", t.gradient, Access::read);
       f("m", t.m, Access::update);
       f("v", t.v, Access::update);

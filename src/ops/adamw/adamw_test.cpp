@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "ops/adamw/cases.hpp"
+#include "ops/adamw/master.hpp"
 #include "ops/adamw/rounding.hpp"
 #include "ops/testing/repeated.hpp"
 #include "ops/testing/repeats.hpp"
@@ -56,13 +57,48 @@ TEST_P(Variants, AScaleThatIsNotFiniteChangesNothing) {
   }
 }
 
-TEST_P(Variants, TheParameterIsTheRoundedMaster) {
-  Fixture fixture(2);
-  const auto args = adamw_kernels::make({{1000}}, DType::bf16, 1, fixture);
-  if (const auto reason = run(args); !reason.empty()) GTEST_SKIP() << reason;
-  for (int i = 0; i < 1000; ++i) {
-    const float master = args.tensors[0].master.as<float>()[i];
-    EXPECT_EQ(args.tensors[0].parameter.as<bf16>()[i].bits, bf16(master).bits);
+// The same arguments with fp32 parameters in place of bf16 ones: their masters, if they have any.
+AdamW with_fp32_parameters(AdamW args, Fixture& fixture) {
+  for (AdamWTensor& t : args.tensors) {
+    const auto copy = [&](Tensor& tensor) {
+      const Tensor other = fixture.output(tensor.dtype, tensor.shape);
+      std::memcpy(other.data, tensor.data, tensor.bytes());
+      tensor = other;
+    };
+    for (Tensor* tensor : {&t.m, &t.v}) copy(*tensor);
+    if (t.parameter.dtype == DType::f32) {
+      copy(t.parameter);
+    } else {
+      t.parameter = adamw_kernels::fp32_parameter(t.parameter, t.remainder, fixture);
+      t.remainder = {};
+    }
+  }
+  return args;
+}
+
+std::string bits_of(const Tensor& t) {
+  return {static_cast<const char*>(t.data), t.bytes()};
+}
+
+TEST_P(Variants, AMasterHasTheBitsOfAnFp32Parameter) {
+  for (auto c : taken(adamw_kernels::test_cases())) {
+    c.mixed = true;
+    Fixture fixture(c.sizes.size()), other_fixture(1);
+    const auto args = adamw_kernels::make(c, DType::bf16, 0.25, fixture);
+    const AdamW other = with_fp32_parameters(args, other_fixture);
+    fixture.snapshot();
+    if (const auto reason = run(args); !reason.empty()) GTEST_SKIP() << reason;
+    expect_only_written(fixture, uses_of(args));
+    ASSERT_EQ(run(other), "");
+    for (std::size_t k = 0; k < args.tensors.size(); ++k) {
+      const AdamWTensor &t = args.tensors[k], &o = other.tensors[k];
+      EXPECT_TRUE(bits_of(t.m) == bits_of(o.m) && bits_of(t.v) == bits_of(o.v)) << k;
+      if (t.remainder) {
+        EXPECT_EQ(adamw_kernels::elements_unlike(o.parameter, t.parameter, t.remainder), 0) << k;
+      } else {
+        EXPECT_TRUE(bits_of(t.parameter) == bits_of(o.parameter)) << k;
+      }
+    }
   }
 }
 
@@ -108,27 +144,19 @@ class WithoutMasters : public testing::VariantTest {
     if (reason.empty()) run_variant(adamw_op(), variant, args, 2);
     return reason;
   }
-  static std::string bits_of(const Tensor& t) { return {static_cast<const char*>(t.data), t.bytes()}; }
 };
 
-// Runs the same arguments with masters equal to the parameters. m, v and the fp32 parameters must have the
-// same bits, and a parameter must be that master, rounded with the bits of (seed, step, tensor, element).
-TEST_P(WithoutMasters, RoundsWhatAMasterWouldHold) {
+// Runs the same arguments with fp32 parameters. m, v and the parameters that are fp32 anyway must have the
+// same bits, and a bf16 parameter must be the fp32 one, rounded with the bits of (seed, step, tensor,
+// element).
+TEST_P(WithoutMasters, RoundsWhatAnFp32ParameterWouldBe) {
   for (auto c : taken(adamw_kernels::test_cases())) {
     c.masters = false;
     c.mixed = true;
-    Fixture fixture(c.sizes.size());
+    Fixture fixture(c.sizes.size()), other_fixture(1);
     const auto args = adamw_kernels::make(c, DType::bf16, 0.25, fixture);
-    Fixture other_fixture(c.sizes.size());
-    AdamW other = adamw_kernels::make(c, DType::bf16, 0.25, other_fixture);
     if (adamw_op().problem(args).masters) continue;  // no tensors
-    for (AdamWTensor& t : other.tensors) {
-      if (t.parameter.dtype == DType::f32) continue;
-      t.master = other_fixture.output(DType::f32, t.parameter.shape);
-      for (std::int64_t i = 0; i < t.master.elements(); ++i) {
-        store_element(t.master, i, load_element(t.parameter, i));
-      }
-    }
+    const AdamW other = with_fp32_parameters(args, other_fixture);
     fixture.snapshot();
     if (const auto reason = run(args); !reason.empty()) GTEST_SKIP() << reason;
     expect_only_written(fixture, uses_of(args));
@@ -136,7 +164,7 @@ TEST_P(WithoutMasters, RoundsWhatAMasterWouldHold) {
     for (std::size_t k = 0; k < args.tensors.size(); ++k) {
       const AdamWTensor &t = args.tensors[k], &o = other.tensors[k];
       EXPECT_TRUE(bits_of(t.m) == bits_of(o.m) && bits_of(t.v) == bits_of(o.v)) << k;
-      if (!o.master) {
+      if (t.parameter.dtype == DType::f32) {
         EXPECT_TRUE(bits_of(t.parameter) == bits_of(o.parameter)) << k;
         continue;
       }
@@ -145,7 +173,7 @@ TEST_P(WithoutMasters, RoundsWhatAMasterWouldHold) {
         const auto random =
             adamw_kernels::random_block(args.random.as<std::int32_t>(), static_cast<std::uint32_t>(k), i / 8);
         const bf16 wanted(adamw_kernels::stochastically_rounded(
-            o.master.as<float>()[i], adamw_kernels::random_half(random, static_cast<int>(i % 8))));
+            o.parameter.as<float>()[i], adamw_kernels::random_half(random, static_cast<int>(i % 8))));
         wrong += t.parameter.as<bf16>()[i].bits != wanted.bits;
       }
       EXPECT_EQ(wrong, 0) << "of tensor " << k;
@@ -249,6 +277,36 @@ INSTANTIATE_TEST_SUITE_P(AdamW, WithoutMasters, ::testing::ValuesIn(stochastic_a
 
 float float_of(std::uint32_t bits) {
   return std::bit_cast<float>(bits);
+}
+
+// All remainders of all kinds of parameters: zeros, subnormal numbers, the largest ones, infinities.
+TEST(Master, ParameterAndRemainderAreTheMaster) {
+  for (const std::uint32_t upper :
+       {0u, 1u, 0x7fu, 0x80u, 0x3f80u, 0x3f81u, 0x7f7eu, 0x7f7fu, 0x8000u, 0xbf80u}) {
+    for (std::uint32_t lower = 0; lower < 0x10000; ++lower) {
+      const float master = float_of(upper << 16 | lower);
+      const std::uint16_t parameter = bf16(master).bits;
+      const float again = adamw_kernels::master_of(parameter, adamw_kernels::remainder_of(master, parameter));
+      const bool halfway_above_even = lower == 0x8000 && upper % 2 == 0;
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(again), (upper << 16 | lower) - halfway_above_even) << upper;
+      EXPECT_EQ(bf16(again).bits, parameter) << upper << " " << lower;
+    }
+  }
+}
+
+TEST(Master, WhatIsNoNumberStaysSo) {
+  for (const std::uint32_t bits : {0x7f800000u, 0xff800000u}) {
+    const std::uint16_t parameter = bf16(float_of(bits)).bits;
+    EXPECT_EQ(adamw_kernels::master_of(parameter, adamw_kernels::remainder_of(float_of(bits), parameter)),
+              float_of(bits));
+  }
+  for (const std::uint32_t bits : {0x7f800001u, 0x7fc00000u, 0x7fffffffu, 0xff800001u, 0xffffffffu}) {
+    // Processors and GPUs round a NaN to another one.
+    for (const std::uint16_t parameter : {bf16(float_of(bits)).bits, std::uint16_t{0x7fff}}) {
+      EXPECT_TRUE(std::isnan(
+          adamw_kernels::master_of(parameter, adamw_kernels::remainder_of(float_of(bits), parameter))));
+    }
+  }
 }
 
 // The lower half of a number is the count of the 2^16 random halves that round up. The mean is the number.
@@ -415,7 +473,7 @@ TEST(AdamW, RefusesArgumentsThatDoNotFit) {
   Context context{ContextOptions{}};
   const auto args = adamw_kernels::make({{40, 3}}, DType::bf16, 1, fixture);
   auto wrong = args;
-  wrong.tensors[1].master = {};
+  wrong.tensors[1].remainder = {};
   EXPECT_THROW(adamw(context, wrong), Error);
   wrong = args;
   wrong.tensors[0].m = fixture.random(DType::f32, {39});
@@ -424,19 +482,18 @@ TEST(AdamW, RefusesArgumentsThatDoNotFit) {
   wrong.scalars = fixture.random(DType::f32, {3});
   EXPECT_THROW(adamw(context, wrong), Error);
   wrong = adamw_kernels::make({{40}}, DType::f16, 1, fixture);
+  EXPECT_THROW(adamw(context, wrong), Error) << "fp16";
   wrong.tensors.push_back(args.tensors[0]);
   EXPECT_THROW(adamw(context, wrong), Error) << "two dtypes of 16 bits";
   wrong = adamw_kernels::make({{40, 40}, 0, true}, DType::bf16, 1, fixture);
-  wrong.tensors[1].master = wrong.tensors[0].master;
-  EXPECT_THROW(adamw(context, wrong), Error) << "a master beside fp32";
+  wrong.tensors[1].remainder = wrong.tensors[0].remainder;
+  EXPECT_THROW(adamw(context, wrong), Error) << "an fp32 parameter with a remainder";
   const auto alone = adamw_kernels::make({{40, 3}, 0, false, false}, DType::bf16, 1, fixture);
   wrong = alone;
   wrong.random = {};
   EXPECT_THROW(adamw(context, wrong), Error);
   wrong.random = fixture.integers({1, 2});
   EXPECT_THROW(adamw(context, wrong), Error);
-  wrong = adamw_kernels::make({{40}, 0, false, false}, DType::f16, 1, fixture);
-  EXPECT_THROW(adamw(context, wrong), Error) << "fp16 without a master";
   wrong = alone;
   wrong.tensors[1].first = 12;
   EXPECT_THROW(adamw(context, wrong), Error) << "in the middle of eight random numbers";

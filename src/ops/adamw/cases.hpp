@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ops/adamw/adamw.hpp"
+#include "ops/adamw/master_cases.hpp"
 #include "ops/element.hpp"
 #include "ops/testing/fixture.hpp"
 
@@ -14,7 +15,7 @@ struct Case {
   std::vector<std::int64_t> sizes;  // of the tensors
   std::int64_t skew = 0;            // elements by which each misses a multiple of 16 bytes
   bool mixed = false;               // every second one fp32
-  bool masters = true;              // of the tensors of 16 bits
+  bool masters = true;              // of the bf16 tensors
 };
 
 // Every length of a vector's tail in one set, sizes around the threads' blocks, empty tensors, fewer blocks
@@ -49,9 +50,11 @@ inline AdamW make(const Case& c, DType dtype, double scale, testing::Fixture& f)
       return f.random(of, {size + c.skew}, deviation).slice(0, c.skew, size);
     };
     AdamWTensor t;
-    const bool wide = c.mixed && size_of(dtype) == 2 && a.tensors.size() % 2 == 1;
+    const bool wide = c.mixed && dtype == DType::bf16 && a.tensors.size() % 2 == 1;
     t.parameter = random(wide ? DType::f32 : dtype, 1);
-    if (size_of(t.parameter.dtype) == 2 && c.masters) t.master = random(accumulation, 1);
+    if (t.parameter.dtype == DType::bf16 && c.masters) {
+      t.remainder = random_remainders({size + c.skew}, f).slice(0, c.skew, size);
+    }
     t.gradient = random(accumulation, 0.1);
     t.m = random(accumulation, 0.1);
     t.v = random(accumulation, 0.1);

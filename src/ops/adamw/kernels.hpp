@@ -7,7 +7,7 @@ namespace warpwright::ops::adamw_kernels {
 
 // The parameters' narrowest dtype.
 DType narrowest_dtype(const AdamW& args);
-// True if parameters of 16 bits have no masters.
+// True if bf16 parameters have no masters.
 bool without_masters(const AdamW& args);
 
 }  // namespace warpwright::ops::adamw_kernels

@@ -13,7 +13,7 @@ constexpr std::string_view kName = "adamw";
 
 // narrowest: the dtype of all tensors' narrowest parameter.
 void require_fitting(const AdamWTensor& t, DType narrowest, bool masters) {
-  const bool wide = size_of(narrowest) == 2 && t.parameter.dtype == DType::f32;
+  const bool wide = narrowest == DType::bf16 && t.parameter.dtype == DType::f32;
   const DType dtype = wide ? DType::f32 : narrowest;
   const DType accumulation = accumulation_dtype(dtype);
   const Shape& shape = t.parameter.shape;
@@ -21,12 +21,13 @@ void require_fitting(const AdamWTensor& t, DType narrowest, bool masters) {
   require_tensor(kName, "gradient", t.gradient, accumulation, shape);
   require_tensor(kName, "m", t.m, accumulation, shape);
   require_tensor(kName, "v", t.v, accumulation, shape);
-  require(!t.master || dtype != DType::f32, kName, "an fp32 parameter has a master");
-  require(!t.master || masters, kName, "some parameters of 16 bits have masters, and others have none");
+  require(!t.remainder || masters, kName, "some bf16 parameters have masters, and others have none");
   require(t.first % adamw_kernels::kRandomElements == 0, kName,
           "a tensor begins within a block of random bits");
-  const bool needed = size_of(dtype) == 2 && masters;
-  if (t.master || needed) require_tensor(kName, "master", t.master, accumulation, shape);
+  // In fp64, the oracle's parameters have the remainders of the bf16 parameters whose copies they are.
+  require(!t.remainder || dtype != DType::f32, kName, "an fp32 parameter has a remainder");
+  const bool needed = dtype == DType::bf16 && masters;
+  if (t.remainder || needed) require_tensor(kName, "remainder", t.remainder, DType::i16, shape);
 }
 
 }  // namespace
@@ -39,8 +40,8 @@ AdamWProblem AdamW::problem() const {
     require_fitting(t, dtype, masters);
     made.elements += t.parameter.elements();
   }
+  require(dtype != DType::f16, kName, "the parameters are fp16");
   require_tensor(kName, "scalars", scalars, accumulation_dtype(dtype), {4});
-  require(masters || dtype == DType::bf16, kName, "only bf16 parameters may go without masters");
   if (!masters) require_tensor(kName, "random", random, DType::i32, {3});
   return made;
 }
@@ -56,14 +57,14 @@ void store_host_scalars(const Tensor& host_scalars, double learning_rate, double
 
 DType adamw_kernels::narrowest_dtype(const AdamW& a) {
   for (const AdamWTensor& t : a.tensors) {
-    if (size_of(t.parameter.dtype) == 2) return t.parameter.dtype;
+    if (t.parameter.dtype == DType::bf16) return t.parameter.dtype;
   }
   return a.tensors.empty() ? a.scalars.dtype : a.tensors[0].parameter.dtype;
 }
 
 bool adamw_kernels::without_masters(const AdamW& a) {
   return std::any_of(a.tensors.begin(), a.tensors.end(),
-                     [](const AdamWTensor& t) { return size_of(t.parameter.dtype) == 2 && !t.master; });
+                     [](const AdamWTensor& t) { return t.parameter.dtype == DType::bf16 && !t.remainder; });
 }
 
 std::string AdamWProblem::describe() const {
@@ -75,7 +76,7 @@ double AdamWProblem::flops() const {
 }
 double AdamWProblem::bytes() const {
   const double wide = static_cast<double>(size_of(accumulation_dtype(dtype)));
-  const double parameter = size_of(dtype) != 2 ? 2 * wide : masters ? 2 * wide + 2 : 2 + 2;
+  const double parameter = dtype != DType::bf16 ? 2 * wide : masters ? 2 * (2 + 2) : 2 * 2;
   return static_cast<double>(elements) * (5 * wide + parameter);
 }
 

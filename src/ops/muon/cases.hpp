@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "ops/adamw/master_cases.hpp"
 #include "ops/element.hpp"
 #include "ops/muon/muon.hpp"
 #include "ops/testing/fixture.hpp"
@@ -58,9 +59,12 @@ inline MuonScale make_scale(const Case& c, DType out, bool with_norm, testing::F
 
 inline MuonUpdate make_update(const Case& c, DType dtype, bool masters, double scale, testing::Fixture& f) {
   const DType accumulation = accumulation_dtype(dtype);
-  const bool narrow = dtype != accumulation;
+  const bool narrow = dtype == DType::bf16;
+  const auto remainders = [&] {
+    return adamw_kernels::random_remainders({c.elements + c.skew}, f).slice(0, c.skew, c.elements);
+  };
   return {.parameter = random(c, dtype, 1, f),
-          .master = narrow && masters ? random(c, accumulation, 1, f) : Tensor(),
+          .remainder = narrow && masters ? remainders() : Tensor(),
           .x = random(c, dtype, 0.02, f),
           .scalars = scalars(accumulation, scale, f),
           .random = narrow && !masters ? f.integers({1337, -7, 12}) : Tensor(),

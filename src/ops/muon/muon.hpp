@@ -10,13 +10,13 @@
 // `scalars` are AdamW's (ops/adamw/scalars.hpp): the scale is their gradient_scale. If it is not finite,
 // momentum and update change nothing. Variants in fp32 may flush subnormal numbers (below 1.2e-38) to 0.
 //
-// As in AdamW, a parameter of 16 bits has a master copy in fp32: the update changes the master, and the
-// parameter becomes the rounded master. A bf16 parameter may go without, and is then stored with stochastic
-// rounding: the random bits are a function of `random` (a seed and the step), the parameter's number and the
-// element (ops/adamw/rounding.hpp).
+// As in AdamW, a bf16 parameter has an fp32 master, kept as the parameter and a remainder of 16 bits: the
+// update changes the master, and the parameter becomes the rounded master. It may go without, and is then
+// stored with stochastic rounding: the random bits are a function of `random` (a seed and the step), the
+// parameter's number and the element (ops/adamw/rounding.hpp).
 //
-// gradient, m, x, out, parameter and master have one shape, of any rank, and all tensors are contiguous. No
-// two may overlap. Throws Error if one does not fit.
+// gradient, m, x, out, parameter and remainder have one shape, of any rank, and all tensors are contiguous.
+// No two may overlap. Throws Error if one does not fit.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct MuonProblem {
   DType dtype = DType::f32;        // of momentum's m, scale's out, update's parameter
   DType from = DType::f32;         // of scale's x
   std::int64_t element_bytes = 0;  // read and written for each element
-  bool masters = true;             // false: update's parameters of 16 bits have none
+  bool masters = true;             // false: update's bf16 parameters have none
   bool aligned = true;             // every tensor begins at a multiple of 16 bytes
 
   bool operator==(const MuonProblem&) const = default;
@@ -78,17 +78,17 @@ struct MuonScale {
 struct MuonUpdate {
   using Problem = MuonProblem;
   Tensor parameter;
-  Tensor master;   // fp32; absent for fp32 parameters, optional for bf16 and (fp64) for fp64 ones
-  Tensor x;        // of the parameter's dtype
-  Tensor scalars;  // (4) fp32 (fp64 for fp64): AdamWScalars
-  Tensor random;   // (3) int32: a seed's lower and upper half, the step; needed without a master
+  Tensor remainder;  // int16: of a bf16 parameter's master; optional
+  Tensor x;          // of the parameter's dtype
+  Tensor scalars;    // (4) fp32 (fp64 for fp64): AdamWScalars
+  Tensor random;     // (3) int32: a seed's lower and upper half, the step; needed without a master
   double factor = 1, weight_decay = 0;
   std::uint32_t number = 0;  // the parameter's, of the random bits
 
   template <class F>
   void visit(F&& f) {
     f("parameter", parameter, Access::update);
-    f("master", master, Access::update);
+    f("remainder", remainder, Access::update);
     f("x", x, Access::read);
     f("scalars", scalars, Access::read);
     f("random", random, Access::read);

@@ -97,18 +97,33 @@ TEST_P(Update, AScaleThatIsNotFiniteChangesNothing) {
   }
 }
 
-// Runs the same arguments with a master equal to the parameter. The parameter must be that master, rounded
-// with the bits of (seed, step, parameter, element).
-TEST_P(Update, WithoutAMasterRoundsWhatAMasterWouldHold) {
+// The same arguments with an fp32 parameter, the master if there is one, and an fp32 x.
+MuonUpdate with_fp32_parameter(MuonUpdate args, Fixture& fixture) {
+  args.parameter = adamw_kernels::fp32_parameter(args.parameter, args.remainder, fixture);
+  args.x = adamw_kernels::fp32_parameter(args.x, {}, fixture);
+  args.remainder = {};
+  return args;
+}
+
+TEST_P(Update, AMasterHasTheBitsOfAnFp32Parameter) {
   for (const auto& c : taken(muon::test_cases())) {
-    Fixture fixture(static_cast<std::uint64_t>(c.elements));
+    Fixture fixture(static_cast<std::uint64_t>(c.elements)), other_fixture(1);
+    const auto args = muon::make_update(c, DType::bf16, true, 1, fixture);
+    const MuonUpdate other = with_fp32_parameter(args, other_fixture);
+    const auto& variant = find_variant(muon_update_op(), GetParam());
+    run_variant(muon_update_op(), variant, args, 2);
+    run_variant(muon_update_op(), variant, other, 2);
+    EXPECT_EQ(adamw_kernels::elements_unlike(other.parameter, args.parameter, args.remainder), 0)
+        << c.elements;
+  }
+}
+
+// The parameter must be the fp32 one, rounded with the bits of (seed, step, parameter, element).
+TEST_P(Update, WithoutAMasterRoundsWhatAnFp32ParameterWouldBe) {
+  for (const auto& c : taken(muon::test_cases())) {
+    Fixture fixture(static_cast<std::uint64_t>(c.elements)), other_fixture(1);
     const auto args = muon::make_update(c, DType::bf16, false, 1, fixture);
-    MuonUpdate other = args;
-    other.parameter = fixture.output(DType::bf16, args.parameter.shape);
-    other.master = fixture.output(DType::f32, args.parameter.shape);
-    for (std::int64_t i = 0; i < c.elements; ++i) {
-      store_element(other.master, i, load_element(args.parameter, i));
-    }
+    const MuonUpdate other = with_fp32_parameter(args, other_fixture);
     fixture.snapshot();
     const auto& variant = find_variant(muon_update_op(), GetParam());
     run_variant(muon_update_op(), variant, args, 2);
@@ -118,7 +133,7 @@ TEST_P(Update, WithoutAMasterRoundsWhatAMasterWouldHold) {
     for (std::int64_t i = 0; i < c.elements; ++i) {
       const auto block = adamw_kernels::random_block(args.random.as<std::int32_t>(), args.number, i / 8);
       const bf16 wanted(adamw_kernels::stochastically_rounded(
-          other.master.as<float>()[i], adamw_kernels::random_half(block, static_cast<int>(i % 8))));
+          other.parameter.as<float>()[i], adamw_kernels::random_half(block, static_cast<int>(i % 8))));
       wrong += args.parameter.as<bf16>()[i].bits != wanted.bits;
     }
     EXPECT_EQ(wrong, 0) << c.elements;
@@ -193,7 +208,7 @@ TEST(Muon, RefusesArgumentsThatDoNotFit) {
   update.random = {};
   EXPECT_THROW(muon_update(context, update), Error);
   update = muon::make_update({40}, DType::f32, true, 1, fixture);
-  update.master = fixture.random(DType::f32, {40});
+  update.remainder = adamw_kernels::random_remainders({40}, fixture);
   EXPECT_THROW(muon_update(context, update), Error);
   update = muon::make_update({40}, DType::bf16, true, 1, fixture);
   update.x = fixture.random(DType::f32, {40});

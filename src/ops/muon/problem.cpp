@@ -50,22 +50,22 @@ MuonProblem MuonScale::problem() const {
 MuonProblem MuonUpdate::problem() const {
   constexpr std::string_view kName = "muon.update";
   const DType dtype = parameter.dtype, accumulation = accumulation_dtype(dtype);
-  const bool narrow = dtype != accumulation;
-  require(is_floating(dtype), kName, "parameter is not floating");
+  const bool narrow = dtype == DType::bf16;
+  require(is_floating(dtype) && dtype != DType::f16, kName, "parameter is not fp32, bf16 or fp64");
   require_tensor(kName, "parameter", parameter, dtype, parameter.shape);
   require_tensor(kName, "x", x, dtype, parameter.shape);
   require_tensor(kName, "scalars", scalars, accumulation, {4});
-  require(!master || dtype != DType::f32, kName, "an fp32 parameter has a master");
-  if (master) require_tensor(kName, "master", master, accumulation, parameter.shape);
-  const bool rounds_at_random = narrow && !master;
-  require(!rounds_at_random || dtype == DType::bf16, kName, "only bf16 parameters may go without masters");
+  // In fp64, the oracle's parameter has the remainder of the bf16 parameter whose copy it is.
+  require(!remainder || dtype != DType::f32, kName, "an fp32 parameter has a remainder");
+  if (remainder) require_tensor(kName, "remainder", remainder, DType::i16, parameter.shape);
+  const bool rounds_at_random = narrow && !remainder;
   if (rounds_at_random) require_tensor(kName, "random", random, DType::i32, {3});
   return {.elements = parameter.elements(),
           .dtype = dtype,
           .from = dtype,
-          .element_bytes = size(x) + (master ? 2 * size(master) + size(parameter) : 2 * size(parameter)),
+          .element_bytes = size(x) + 2 * size(parameter) + (remainder ? 2 * size(remainder) : 0),
           .masters = !rounds_at_random,
-          .aligned = begin_at_packs(parameter, master, x)};
+          .aligned = begin_at_packs(parameter, remainder, x)};
 }
 
 std::string MuonProblem::describe() const {

@@ -1,7 +1,8 @@
 // AdamW on a CPU. Memory-bound: 28 bytes per parameter in fp32 (parameter, m and v read and written, gradient
-// read), 30 for bf16 with an fp32 master, 24 for bf16 alone. Stores go through the caches, because the line
+// read), 28 for bf16 with its master, 24 for bf16 alone. Stores go through the caches, because the line
 // was just read and is there. All tensors together form one row of blocks, and each thread takes an equal
 // share.
+#include "ops/adamw/cpu/master.hpp"
 #include "ops/adamw/cpu/rounding.hpp"
 #include "ops/adamw/kernels.hpp"
 #include "ops/cpu/elementwise.hpp"
@@ -19,10 +20,10 @@ struct Step {
   float learning_rate;
 };
 
-// Elements [begin, end). weights: a master, the fp32 parameter, or bf16 without a master. The function
-// store_weights(i, vector, lanes) stores the new weights.
-template <class W, class Store>
-inline void update(const AdamWTensor& t, const W* weights, const Step& s, std::int64_t begin,
+// Elements [begin, end). The function load_weights(i, lanes) returns the weights: masters, fp32 parameters,
+// or bf16 ones without masters. store_weights(i, vector, lanes) stores the new ones.
+template <class Load, class Store>
+inline void update(const AdamWTensor& t, const Load& load_weights, const Step& s, std::int64_t begin,
                    std::int64_t end, const Store& store_weights) {
   const float* gradient = static_cast<const float*>(t.gradient.data);
   float *m = static_cast<float*>(t.m.data), *v = static_cast<float*>(t.v.data);
@@ -31,7 +32,7 @@ inline void update(const AdamWTensor& t, const W* weights, const Step& s, std::i
   const vec decay = set1(static_cast<float>(static_cast<double>(s.learning_rate) * t.weight_decay));
   for_each_vector(begin, end, [=](std::int64_t i, int n) {
     const vec g = load_lanes(gradient + i, n) * scale;
-    const vec old_m = load_lanes(m + i, n), old_v = load_lanes(v + i, n), w = load_lanes(weights + i, n);
+    const vec old_m = load_lanes(m + i, n), old_v = load_lanes(v + i, n), w = load_weights(i, n);
     const vec new_m = fma(a1, g - old_m, old_m);
     const vec new_v = fma(a2, fma(g, g, zero() - old_v), old_v);
     const vec step = new_m * rate / fma(sqrt(new_v), inverse2, eps);
@@ -44,25 +45,26 @@ inline void update(const AdamWTensor& t, const W* weights, const Step& s, std::i
 
 void update_wide(const AdamWTensor& t, const Step& s, std::int64_t begin, std::int64_t end) {
   float* parameter = static_cast<float*>(t.parameter.data);
-  update(t, parameter, s, begin, end,
-         [=](std::int64_t i, vec w, int n) { store_lanes(parameter + i, w, n); });
+  update(
+      t, [=](std::int64_t i, int n) { return load_lanes(parameter + i, n); }, s, begin, end,
+      [=](std::int64_t i, vec w, int n) { store_lanes(parameter + i, w, n); });
 }
 
 void update_master(const AdamWTensor& t, const Step& s, std::int64_t begin, std::int64_t end) {
-  float* master = static_cast<float*>(t.master.data);
   bf16* parameter = static_cast<bf16*>(t.parameter.data);
-  update(t, master, s, begin, end, [=](std::int64_t i, vec w, int n) {
-    store_lanes(master + i, w, n);
-    store_lanes(parameter + i, w, n);
-  });
+  auto* remainder = static_cast<std::int16_t*>(t.remainder.data);
+  update(
+      t, [=](std::int64_t i, int n) { return load_masters(parameter + i, remainder + i, n); }, s, begin, end,
+      [=](std::int64_t i, vec w, int n) { store_masters(parameter + i, remainder + i, w, n); });
 }
 
 void update_alone(const AdamWTensor& t, const Step& s, const std::int32_t* random, std::int64_t begin,
                   std::int64_t end) {
   bf16* parameter = static_cast<bf16*>(t.parameter.data);
+  const auto load_weights = [=](std::int64_t i, int n) { return load_lanes(parameter + i, n); };
   with_random_bits({random, t.number, t.first / kRandomElements}, begin, end,
                    [=](std::int64_t first, std::int64_t last, const std::uint16_t* halves) {
-                     update(t, parameter, s, first, last, [=](std::int64_t i, vec w, int n) {
+                     update(t, load_weights, s, first, last, [=](std::int64_t i, vec w, int n) {
                        store_lanes(parameter + i, round_stochastically(w, halves + (i - first)), n);
                      });
                    });
@@ -78,7 +80,7 @@ void run_blocks(const AdamW& a, const Step& s, int threads) {
                             const AdamWTensor& t = a.tensors[static_cast<std::size_t>(i)];
                             if (t.parameter.dtype == DType::f32) {
                               update_wide(t, s, begin, end);
-                            } else if (t.master.data) {
+                            } else if (t.remainder.data) {
                               update_master(t, s, begin, end);
                             } else {
                               update_alone(t, s, static_cast<const std::int32_t*>(a.random.data), begin, end);

@@ -1,7 +1,8 @@
 // AdamW on a GPU. One launch updates up to 581 tensors. Memory-bound: 28 bytes per parameter in fp32
-// (parameter, m and v read and written, gradient read), 30 for bf16 or fp16 with an fp32 master, 24 for bf16
-// alone. Each thread updates four neighbours at a time, which are 64 bytes to read. Without masters it
-// updates eight, because one call of Philox gives the random bits of eight. Speed: docs/kernels.md.
+// (parameter, m and v read and written, gradient read), 28 for bf16 with its master, 24 for bf16 alone. Each
+// thread updates four neighbours at a time, which are 64 bytes to read. Without masters it updates eight,
+// because one call of Philox gives the random bits of eight. Speed: docs/kernels.md.
+#include "ops/adamw/cuda/master.cuh"
 #include "ops/adamw/kernels.hpp"
 #include "ops/adamw/rounding.hpp"
 #include "ops/cuda/tensor_list.cuh"
@@ -51,13 +52,12 @@ __device__ bool all_aligned(const Pointers*... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
-// T: the parameters' narrowest dtype.
-template <class T>
+// bf16 with its master, or fp32.
 struct WithMaster {
   static constexpr int kLanes = 4;
 
-  T* rounded;     // a parameter of 16 bits, or null
-  float* master;  // its master, or the fp32 parameter itself
+  void* parameter;
+  std::int16_t* remainder;  // null: the parameter is fp32
   const float* gradient;
   float *m, *v;
   std::int64_t elements;
@@ -65,9 +65,8 @@ struct WithMaster {
   float weight_decay;
 
   static WithMaster of(const AdamWTensor& t) {
-    const bool wide = t.parameter.dtype == DType::f32;
-    return {wide ? nullptr : static_cast<T*>(t.parameter.data),
-            static_cast<float*>(wide ? t.parameter.data : t.master.data),
+    return {t.parameter.data,
+            static_cast<std::int16_t*>(t.remainder.data),
             static_cast<const float*>(t.gradient.data),
             static_cast<float*>(t.m.data),
             static_cast<float*>(t.v.data),
@@ -76,17 +75,23 @@ struct WithMaster {
             static_cast<float>(t.weight_decay)};
   }
 
-  __device__ bool aligned() const { return all_aligned(rounded, master, gradient, m, v); }
+  __device__ bool aligned() const { return all_aligned(parameter, remainder, gradient, m, v); }
 
   // `lanes` elements from i on.
   template <int lanes>
   __device__ void update_at(const Step& s, const Constants&, std::int64_t i) const {
-    auto w = gpu::Packed<float, lanes>::load(master + i);
-    update(s, gradient + i, m + i, v + i, w.lanes);
-    w.store(master + i);
-    if constexpr (sizeof(T) == 2) {
-      if (rounded) gpu::Packed<T, lanes>::from_floats(w.lanes).store(rounded + i);
+    float w[lanes];
+    if (!remainder) {
+      float* p = static_cast<float*>(parameter) + i;
+      gpu::load_floats(p, w);
+      update(s, gradient + i, m + i, v + i, w);
+      gpu::store_floats(p, w);
+      return;
     }
+    __nv_bfloat16* p = static_cast<__nv_bfloat16*>(parameter) + i;
+    load_masters(p, remainder + i, w);
+    update(s, gradient + i, m + i, v + i, w);
+    store_masters(p, remainder + i, w);
   }
 };
 
@@ -139,7 +144,7 @@ struct Alone {
     gpu::Packed<__nv_bfloat16, lanes>::from_floats(w).store(p);
   }
 };
-static_assert(sizeof(Alone) == sizeof(WithMaster<float>));
+static_assert(sizeof(Alone) == sizeof(WithMaster));
 
 template <class Entry, class List>
 __global__ void __launch_bounds__(kThreads) update_all(const __grid_constant__ List list, const Constants c) {
@@ -183,9 +188,7 @@ void run(const Context& context, const AdamW& a) {
 
 void multi_tensor(const Context& context, const AdamW& args) {
   if (args.tensors.empty()) return;
-  if (without_masters(args)) return run<Alone>(context, args);
-  gpu::visit_gpu_dtype(narrowest_dtype(args),
-                       [&](auto tag) { run<WithMaster<typename decltype(tag)::type>>(context, args); });
+  without_masters(args) ? run<Alone>(context, args) : run<WithMaster>(context, args);
 }
 
 }  // namespace
@@ -194,6 +197,6 @@ void multi_tensor(const Context& context, const AdamW& args) {
 namespace warpwright::ops {
 
 WARPWRIGHT_KERNEL(AdamW, "cuda.multi_tensor"_kernel) = {
-    .needs = Needs::gpu, .dtypes = kGpuDTypes, .run = adamw_kernels::multi_tensor};
+    .needs = Needs::gpu, .dtypes = DTypes{DType::f32, DType::bf16}, .run = adamw_kernels::multi_tensor};
 
 }  // namespace warpwright::ops

@@ -1,7 +1,7 @@
 // AdamW on a GPU in its simplest form, to read and to compare with: a launch for each tensor, a thread for
-// each parameter. 28 bytes per parameter in fp32, 30 for one of 16 bits with an fp32 master.
+// each parameter. 28 bytes per parameter, in fp32 and in bf16 with its master.
+#include "ops/adamw/cuda/master.cuh"
 #include "ops/adamw/kernels.hpp"
-#include "ops/cuda/vector.cuh"
 #include "runtime/cuda/check.hpp"
 
 namespace warpwright::ops::adamw_kernels {
@@ -15,31 +15,38 @@ struct Rates {
   float eps, weight_decay;
 };
 
-// parameter: the rounded copy of w, or null if w is the parameter itself.
-template <class T>
+// remainder: null if the parameter is fp32.
 __global__ void __launch_bounds__(kThreads)
-    update_tensor(float* w, T* parameter, const float* gradient, float* m, float* v, std::int64_t elements,
-                  const AdamWScalars<float>* scalars, const Rates r) {
+    update_tensor(void* parameter, std::int16_t* remainder, const float* gradient, float* m, float* v,
+                  std::int64_t elements, const AdamWScalars<float>* scalars, const Rates r) {
   const AdamWScalars<float> s = *scalars;
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= elements || !isfinite(s.gradient_scale)) return;
+  float* wide = static_cast<float*>(parameter) + i;
+  __nv_bfloat16* narrow = static_cast<__nv_bfloat16*>(parameter) + i;
+  float w[1];
+  if (remainder) {
+    load_masters(narrow, remainder + i, w);
+  } else {
+    w[0] = *wide;
+  }
   const float g = s.gradient_scale * gradient[i];
   const float new_m = r.beta1 * m[i] + r.one_minus_beta1 * g;
   const float new_v = r.beta2 * v[i] + r.one_minus_beta2 * g * g;
-  const float new_w =
-      w[i] - s.learning_rate * (new_m / s.bias_correction1 / (sqrtf(new_v / s.bias_correction2) + r.eps) +
-                                r.weight_decay * w[i]);
+  w[0] -= s.learning_rate *
+          (new_m / s.bias_correction1 / (sqrtf(new_v / s.bias_correction2) + r.eps) + r.weight_decay * w[0]);
   m[i] = new_m;
   v[i] = new_v;
-  w[i] = new_w;
-  if (parameter) parameter[i] = gpu::from_float<T>(new_w);
+  if (remainder) {
+    store_masters(narrow, remainder + i, w);
+  } else {
+    *wide = w[0];
+  }
 }
 
-template <class T>
 void run(const Context& context, const AdamW& a, const AdamWTensor& t) {
   const std::int64_t elements = t.parameter.elements();
   if (elements == 0) return;
-  const bool wide = t.parameter.dtype == DType::f32;
   const Rates rates{.beta1 = static_cast<float>(a.beta1),
                     .beta2 = static_cast<float>(a.beta2),
                     .one_minus_beta1 = static_cast<float>(1 - a.beta1),
@@ -47,19 +54,16 @@ void run(const Context& context, const AdamW& a, const AdamWTensor& t) {
                     .eps = static_cast<float>(a.eps),
                     .weight_decay = static_cast<float>(t.weight_decay)};
   const auto blocks = static_cast<unsigned>((elements + kThreads - 1) / kThreads);
-  update_tensor<T><<<blocks, kThreads, 0, context.stream().get()>>>(
-      static_cast<float*>(wide ? t.parameter.data : t.master.data),
-      wide ? nullptr : static_cast<T*>(t.parameter.data), static_cast<const float*>(t.gradient.data),
-      static_cast<float*>(t.m.data), static_cast<float*>(t.v.data), elements,
-      static_cast<const AdamWScalars<float>*>(a.scalars.data), rates);
+  update_tensor<<<blocks, kThreads, 0, context.stream().get()>>>(
+      t.parameter.data, static_cast<std::int16_t*>(t.remainder.data),
+      static_cast<const float*>(t.gradient.data), static_cast<float*>(t.m.data),
+      static_cast<float*>(t.v.data), elements, static_cast<const AdamWScalars<float>*>(a.scalars.data),
+      rates);
   warpwright::cuda::check_launch("adamw cuda.plain");
 }
 
 void plain(const Context& context, const AdamW& args) {
-  for (const AdamWTensor& t : args.tensors) {
-    gpu::visit_gpu_dtype(t.parameter.dtype,
-                         [&](auto tag) { run<typename decltype(tag)::type>(context, args, t); });
-  }
+  for (const AdamWTensor& t : args.tensors) run(context, args, t);
 }
 
 Refusal refuse_plain(const AdamWProblem& p, const DeviceInfo&) {
@@ -73,7 +77,7 @@ Refusal refuse_plain(const AdamWProblem& p, const DeviceInfo&) {
 namespace warpwright::ops {
 
 WARPWRIGHT_KERNEL(AdamW, "cuda.plain"_kernel) = {.needs = Needs::gpu,
-                                                 .dtypes = kGpuDTypes,
+                                                 .dtypes = DTypes{DType::f32, DType::bf16},
                                                  .run = adamw_kernels::plain,
                                                  .refuse = adamw_kernels::refuse_plain};
 

@@ -1,7 +1,8 @@
 // Muon's element-wise operations on a CPU. Memory-bound; bytes per element:
 //   momentum  16 (gradient and m read and written)
 //   scale     8 in fp32, 6 to bf16
-//   update    12 in fp32, 12 for bf16 with an fp32 master, 6 for bf16 alone
+//   update    12 in fp32, 10 for bf16 with its master, 6 for bf16 alone
+#include "ops/adamw/cpu/master.hpp"
 #include "ops/adamw/cpu/rounding.hpp"
 #include "ops/cpu/elementwise.hpp"
 #include "ops/cpu/isa.hpp"
@@ -66,39 +67,41 @@ struct Step {
   float rate, decay;
 };
 
-// Elements [begin, end). weights: a master, the fp32 parameter, or bf16 without a master. The function
-// store_weights(i, vector, lanes) stores the new weights.
-template <class W, class X, class Store>
-inline void update(const W* weights, const X* x, const Step& s, std::int64_t begin, std::int64_t end,
+// Elements [begin, end). The function load_weights(i, lanes) returns the weights: masters, fp32 parameters,
+// or bf16 ones without masters. store_weights(i, vector, lanes) stores the new ones.
+template <class Load, class X, class Store>
+inline void update(const Load& load_weights, const X* x, const Step& s, std::int64_t begin, std::int64_t end,
                    const Store& store_weights) {
   const vec rate = set1(s.rate), decay = set1(s.decay);
   for_each_vector(begin, end, [=](std::int64_t i, int n) {
-    const vec w = load_lanes(weights + i, n);
+    const vec w = load_weights(i, n);
     store_weights(i, fnma(rate, load_lanes(x + i, n), fnma(decay, w, w)), n);
   });
 }
 
 void update_wide(const MuonUpdate& a, const Step& s, std::int64_t begin, std::int64_t end) {
   float* parameter = static_cast<float*>(a.parameter.data);
-  update(parameter, static_cast<const float*>(a.x.data), s, begin, end,
+  update([=](std::int64_t i, int n) { return load_lanes(parameter + i, n); },
+         static_cast<const float*>(a.x.data), s, begin, end,
          [=](std::int64_t i, vec w, int n) { store_lanes(parameter + i, w, n); });
 }
 
 void update_master(const MuonUpdate& a, const Step& s, std::int64_t begin, std::int64_t end) {
-  float* master = static_cast<float*>(a.master.data);
+  using namespace adamw_kernels;
   bf16* parameter = static_cast<bf16*>(a.parameter.data);
-  update(master, static_cast<const bf16*>(a.x.data), s, begin, end, [=](std::int64_t i, vec w, int n) {
-    store_lanes(master + i, w, n);
-    store_lanes(parameter + i, w, n);
-  });
+  auto* remainder = static_cast<std::int16_t*>(a.remainder.data);
+  update([=](std::int64_t i, int n) { return load_masters(parameter + i, remainder + i, n); },
+         static_cast<const bf16*>(a.x.data), s, begin, end,
+         [=](std::int64_t i, vec w, int n) { store_masters(parameter + i, remainder + i, w, n); });
 }
 
 void update_alone(const MuonUpdate& a, const Step& s, std::int64_t begin, std::int64_t end) {
   bf16* parameter = static_cast<bf16*>(a.parameter.data);
+  const auto load_weights = [=](std::int64_t i, int n) { return load_lanes(parameter + i, n); };
   adamw_kernels::with_random_bits(
       {static_cast<const std::int32_t*>(a.random.data), a.number, 0}, begin, end,
       [=, &a](std::int64_t first, std::int64_t last, const std::uint16_t* halves) {
-        update(parameter, static_cast<const bf16*>(a.x.data), s, first, last,
+        update(load_weights, static_cast<const bf16*>(a.x.data), s, first, last,
                [=](std::int64_t i, vec w, int n) {
                  w = adamw_kernels::round_stochastically(w, halves + (i - first));
                  store_lanes(parameter + i, w, n);
@@ -116,7 +119,7 @@ void run_update(const Context& context, const MuonUpdate& a) {
                     [&](std::int64_t begin, std::int64_t end) {
                       if (a.parameter.dtype == DType::f32) {
                         update_wide(a, step, begin, end);
-                      } else if (a.master.data) {
+                      } else if (a.remainder.data) {
                         update_master(a, step, begin, end);
                       } else {
                         update_alone(a, step, begin, end);

@@ -2,9 +2,10 @@
 // Memory-bound; bytes per element:
 //   momentum  16 (gradient and m read and written)
 //   scale     8 in fp32, 6 to 16 bits
-//   update    12 in fp32, 12 for 16 bits with an fp32 master, 6 for bf16 alone
+//   update    12 in fp32, 10 for bf16 with its master, 6 for bf16 alone
 // Each product that is added to something is part of an explicit fma, so that aligned and unaligned tensors
 // get the same bits.
+#include "ops/adamw/cuda/master.cuh"
 #include "ops/adamw/rounding.hpp"
 #include "ops/cuda/elementwise.cuh"
 #include "ops/muon/muon.hpp"
@@ -58,7 +59,7 @@ struct Scale {
 template <class T>
 struct Update {
   T* parameter;
-  float* master;  // null: the parameter has none
+  std::int16_t* remainder;  // null: the parameter has no master, or is fp32
   const T* x;
   const Scalars* scalars;
   const std::int32_t* random;  // null with a master
@@ -71,17 +72,24 @@ struct Update {
     if (!isfinite(s.gradient_scale)) return;
     const float rate = s.learning_rate * factor, decay = s.learning_rate * weight_decay;
     float w[N];
-    if (master) {
-      gpu::load_floats(master + i, w);
-    } else {
-      gpu::Packed<T, N>::load(parameter + i).to_floats(w);
-    }
+    load_weights(i, w);
     const auto direction = gpu::Packed<T, N>::load_streaming(x + i);
 #pragma unroll
     for (int j = 0; j < N; ++j) w[j] = fmaf(-rate, direction[j], fmaf(-decay, w[j], w[j]));
-    if (master) {
-      gpu::store_floats(master + i, w);
-    } else if (sizeof(T) == 2) {
+    store_weights(i, w);
+  }
+
+  template <int N>
+  __device__ void load_weights(std::int64_t i, float (&w)[N]) const {
+    if constexpr (sizeof(T) == 2) {
+      if (remainder) return adamw_kernels::load_masters(parameter + i, remainder + i, w);
+    }
+    gpu::Packed<T, N>::load(parameter + i).to_floats(w);
+  }
+  template <int N>
+  __device__ void store_weights(std::int64_t i, float (&w)[N]) const {
+    if constexpr (sizeof(T) == 2) {
+      if (remainder) return adamw_kernels::store_masters(parameter + i, remainder + i, w);
       round_at_random(i, w);
     }
     gpu::Packed<T, N>::from_floats(w).store(parameter + i);
@@ -119,20 +127,23 @@ void run_scale(const Context& context, const MuonScale& args) {
   });
 }
 
+template <class T>
+void update_all(const Context& context, const MuonUpdate& args) {
+  const Update<T> f{static_cast<T*>(args.parameter.data),
+                    static_cast<std::int16_t*>(args.remainder.data),
+                    static_cast<const T*>(args.x.data),
+                    static_cast<const Scalars*>(args.scalars.data),
+                    static_cast<const std::int32_t*>(args.random.data),
+                    static_cast<float>(args.factor),
+                    static_cast<float>(args.weight_decay),
+                    args.number};
+  gpu::for_each_element<T>(args.parameter.elements(), gpu::aligned16(f.parameter, f.remainder, f.x), f,
+                           context.stream().get(), "muon.update cuda.packed");
+}
+
 void run_update(const Context& context, const MuonUpdate& args) {
-  gpu::visit_gpu_dtype(args.parameter.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    const Update<T> f{static_cast<T*>(args.parameter.data),
-                      static_cast<float*>(args.master.data),
-                      static_cast<const T*>(args.x.data),
-                      static_cast<const Scalars*>(args.scalars.data),
-                      static_cast<const std::int32_t*>(args.random.data),
-                      static_cast<float>(args.factor),
-                      static_cast<float>(args.weight_decay),
-                      args.number};
-    gpu::for_each_element<T>(args.parameter.elements(), gpu::aligned16(f.parameter, f.master, f.x), f,
-                             context.stream().get(), "muon.update cuda.packed");
-  });
+  args.parameter.dtype == DType::f32 ? update_all<float>(context, args)
+                                     : update_all<__nv_bfloat16>(context, args);
 }
 
 }  // namespace
@@ -141,7 +152,9 @@ WARPWRIGHT_KERNEL(MuonMomentum, "cuda.packed"_kernel) = {
     .needs = Needs::gpu, .dtypes = DTypes{DType::f32}, .run = run_momentum, .configuration = packs};
 WARPWRIGHT_KERNEL(MuonScale, "cuda.packed"_kernel) = {
     .needs = Needs::gpu, .dtypes = kGpuDTypes, .run = run_scale, .configuration = packs};
-WARPWRIGHT_KERNEL(MuonUpdate, "cuda.packed"_kernel) = {
-    .needs = Needs::gpu, .dtypes = kGpuDTypes, .run = run_update, .configuration = packs};
+WARPWRIGHT_KERNEL(MuonUpdate, "cuda.packed"_kernel) = {.needs = Needs::gpu,
+                                                       .dtypes = DTypes{DType::f32, DType::bf16},
+                                                       .run = run_update,
+                                                       .configuration = packs};
 
 }  // namespace warpwright::ops
