@@ -21,7 +21,7 @@ void add_slice_flags(CLI::App& c, TrainFlags& f, const SizeDefaults& defaults) {
   s.T = 0;
   f.step.add_to(c, s);
   c.add_option("--master-weights", f.master_weights,
-               "Master weights kept with bf16 weights: fp32, or none (stochastic rounding; saves 4 bytes per "
+               "Master weights kept with bf16 weights: fp32, or none (stochastic rounding; saves 2 bytes per "
                "parameter)")
       ->capture_default_str()
       ->check(one_of(names_of(kMasterWeights)));

@@ -34,8 +34,8 @@ StepTime predicted_step_time(const StepLoad& load) {
     time.sent += bytes;
     time.exchange += exchange_seconds(load, bytes);
   };
-  // The gradients outside of the layers go beside the first layer's last two products.
-  const auto beside_products = [&](double bytes, double times) {
+  // The gradients outside of the layers travel while the first layer's last two products run.
+  const auto during_products = [&](double bytes, double times) {
     const double exchange = exchange_seconds(load, bytes), products = load.backward / layers / 4;
     time.sent += times * bytes;
     time.exchange += times * (exchange - std::min(load.overlapped * exchange, products));
@@ -48,13 +48,13 @@ StepTime predicted_step_time(const StepLoad& load) {
     time.compute += load.addition * (slices - sums + (ranks * sums - 1) / ranks);
     const double sets = load.sharding == Sharding::none ? sums + 1 : sums;
     exposed(load.backward, sets * g, 1);
-    beside_products(sets * others, 1);
+    during_products(sets * others, 1);
   } else {
     time.compute += load.addition * (ranks * slices - 1) / ranks;
     const bool gathers = load.sharding == Sharding::parameters;
     if (gathers) exposed(load.forward, w * g, slices);
     exposed(load.backward, gathers ? (1 + w) * g : g, slices);
-    beside_products(others, slices);
+    during_products(others, slices);
   }
   // The updated parameters, while others are updated and in the next step's forward.
   if (load.sharding == Sharding::optimizer || load.sharding == Sharding::gradients) {

@@ -82,7 +82,7 @@ TEST(StepTime, NoneExchangesGradientsTwice) {
   // (d + 1)·G, of which a rank keeps a quarter: 3 · 36 · ¾.
   EXPECT_DOUBLE_EQ(time.sent, 81);
   // A layer's exchange takes 3 · 4 s: 3 + 3 · 12 + 12 − 12 = 39 s, and that of the others 3 · 2 s,
-  // of which ¾ s run beside a quarter of a layer's backward.
+  // of which ¾ s fall in a quarter of a layer's backward.
   EXPECT_DOUBLE_EQ(time.exchange, 39 + 6 - 0.75);
 }
 

@@ -20,7 +20,7 @@ inline Tensor random_remainders(const Shape& shape, testing::Fixture& f) {
   return remainders;
 }
 
-// The fp32 parameter that a bf16 one with a remainder stands for. Without one it is the bf16 parameter.
+// An fp32 parameter with the values of a bf16 one: its masters if it has a remainder, otherwise its own.
 inline Tensor fp32_parameter(const Tensor& parameter, const Tensor& remainder, testing::Fixture& f) {
   const Tensor masters = f.output(DType::f32, parameter.shape);
   for (std::int64_t i = 0; i < parameter.elements(); ++i) {
