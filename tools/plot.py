@@ -328,7 +328,7 @@ def draw_step_of(pyplot, step, out):
     layers, channels, vocabulary, context = 12, 768, 50304, 1024  # gpt2:124M
     tokens = step["batch"] * step["seq"]
     parameters = (vocabulary + context) * channels + layers * (12 * channels**2 + 13 * channels) + 2 * channels
-    parts = [("weights, masters, gradients,\nAdamW's moments", 18 * parameters),
+    parts = [("weights, masters, gradients,\nAdamW's moments", 16 * parameters),
              ("saved by 12 blocks", 2 * 16 * tokens * channels * layers)]
     parts.append(("a chunk of logits, the backward's\nbuffers, statistics", step["planned_bytes"] - sum(size for _, size in parts)))
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 4.4), width_ratios=[2, 1], layout="constrained")

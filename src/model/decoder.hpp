@@ -27,8 +27,8 @@
 
 namespace warpwright {
 
-// One tensor per parameter, in the decoder's order: the parameters themselves, or their gradients, moments or
-// master copies. The names are Hugging Face's, but for matrices that files keep in parts (q, k and v).
+// One tensor per parameter, in the decoder's order: the parameters themselves, or their gradients or
+// moments. The names are Hugging Face's, but for matrices that files keep in parts (q, k and v).
 class DecoderParameters {
  public:
   struct Entry {
@@ -86,7 +86,7 @@ struct ForwardMatrix {
 // A pass calls these, if they are set, around each layer, for parameters that are not always in memory. It
 // uses a layer's parameters only between enter() of this layer and of another one, and its gradients only
 // until leave(), which the backward calls when all of them are there. It calls leave_others() when the
-// gradients outside of the layers are there, before it leaves the first layer.
+// gradients of the parameters outside of the layers are complete, before leave() of the first layer.
 struct LayerHooks {
   std::function<void(std::size_t layer)> enter, leave;
   std::function<void()> leave_others;

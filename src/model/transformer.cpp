@@ -299,7 +299,7 @@ TransformerBlockActivations recomputed(Context& ctx, const TransformerPass& t, c
 // The same lines in reverse. `dresidual` is the gradient of the block's output and becomes that of its input
 // x: a sum hands its gradient to both branches, so each branch only adds its own. In parallel, attention's
 // branch takes its gradient before the MLP's has added to it. at_input, if set, is called as soon as the
-// gradient of x is there; the gradients of fc and qkv, for which nothing waits, then come after it.
+// gradient of x is complete. The weight gradients of fc and qkv, which nothing waits for, then come last.
 void block_backward(Context& ctx, const TransformerPass& t, const TransformerBlock& p, const Tensor& x,
                     const TransformerBlockActivations& kept, const Tensor& dresidual,
                     const TransformerBackwardBuffers::Block& d, const TransformerBlock& g,

@@ -216,12 +216,10 @@ class OptimizerFiles {
 // Before version 5 a checkpoint has whole masters.
 void read_rows(const OptimizerFiles& files, const OptimizerTensor& tensor, std::int64_t first,
                const Tensor& host) {
-  if (tensor.set != &OptimizerShard::remainders || files.has(tensor.name)) {
-    return files.read(tensor, first, host);
-  }
   OptimizerTensor master = tensor;
-  master.name.replace(0, kRemainder.size(), "master.");
   master.dtype = DType::f32;
+  if (tensor.set == &OptimizerShard::remainders) master.name.replace(0, kRemainderPrefix.size(), "master.");
+  if (master.name == tensor.name || !files.has(master.name)) return files.read(tensor, first, host);
   HeapAllocator heap;
   const Tensor masters = heap.allocate(master.name, master.dtype, host.shape, Category::master_weights);
   files.read(master, first, masters);

@@ -60,7 +60,7 @@ std::vector<OptimizerTensor> optimizer_tensors(const DecoderParameters& paramete
   };
   append("m.", &OptimizerShard::m);
   append("v.", &OptimizerShard::v);
-  append(kRemainder, &OptimizerShard::remainders);
+  append(kRemainderPrefix, &OptimizerShard::remainders);
   return list;
 }
 

@@ -15,8 +15,8 @@ namespace warpwright {
 struct OptimizerShard {
   ShardPieces pieces;
   // One tensor for each piece. parameters: views, or the only copy with Sharding::parameters. remainders:
-  // what the masters of bf16 parameters have beyond them (ops/adamw); a piece in fp32 has none, and the list
-  // is empty if there are no masters. v: a piece that Muon updates has none.
+  // int16, with which bf16 parameters are fp32 masters (ops/adamw). A piece in fp32 has none; without masters
+  // the list is empty. v: a piece that Muon updates has none.
   std::vector<Tensor> parameters, remainders, m, v;
 };
 
@@ -37,7 +37,7 @@ struct OptimizerTensor {
   std::size_t parameter = 0;
   std::vector<Tensor> OptimizerShard::*set = nullptr;
 };
-inline constexpr std::string_view kRemainder = "remainder.";
+inline constexpr std::string_view kRemainderPrefix = "remainder.";
 // Those of which the shard holds a piece.
 std::vector<OptimizerTensor> optimizer_tensors(const DecoderParameters& parameters,
                                                const OptimizerShard& shard);

@@ -145,8 +145,8 @@ void write_with_masters(const fs::path& checkpoint) {
     std::vector<TensorInfo> infos;
     for (const SafetensorsEntry& e : optimizer.entries()) {
       infos.push_back({e.name, DType::f32, e.shape});
-      if (!e.name.starts_with(kRemainder)) continue;
-      const std::string parameter = e.name.substr(kRemainder.size());
+      if (!e.name.starts_with(kRemainderPrefix)) continue;
+      const std::string parameter = e.name.substr(kRemainderPrefix.size());
       const std::string master = infos.back().name = "master." + parameter;
       const bf16* upper = model.parameters.at(parameter).as<bf16>();
       std::vector<std::int16_t> rest(static_cast<std::size_t>(e.shape.elements()));
@@ -168,7 +168,7 @@ void write_with_masters(const fs::path& checkpoint) {
   fs::rename(other, path);
   nlohmann::json json = nlohmann::json::parse(read_file(checkpoint / "trainer.json", 1 << 20));
   json.erase("checksum");
-  json["version"] = 1;
+  json["version"] = 1;  // which has no checksum of itself
   json["checksums"]["optimizer.safetensors"] = checksum_of(path);
   write_file_atomically(checkpoint / "trainer.json", json.dump());
 }

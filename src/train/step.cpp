@@ -219,13 +219,14 @@ void TrainingStep::allocate() {
   const Tensors& t = tensors();
   parameters_ = t.parameters.tensors();
   gradients_ = t.gradients.front().tensors();
-  if (comm_.size() > 1)
+  if (comm_.size() > 1) {
     exchange_.prepare({.parameters = parameters_,
                        .gradients = t.gradients,
                        .sums = t.sums,
                        .squares = t.squares,
                        .gates = t.gates,
                        .gate = ops::gradient_scale_of(t.scalars)});
+  }
   prepare_update();
   fill_constants();
   make_slots();
@@ -385,7 +386,8 @@ void TrainingStep::run_slice(const Tensors& t, std::size_t below) {
   t.pass->forward(context_, parameter_hooks(1));
   if (exchanging_ && !repeats_exchange()) wait_for_gradients();  // of the slice before
   run_head(t, &t.gradients[below]);
-  // Only the first slice finds no sums below. With divided gradients no slice does, and none is captured.
+  // Before the backward, because the gate travels with the last sums of squares. Only the first slice finds
+  // no sums below. With divided gradients no slice does, and none is captured.
   run_loss_gate(t, divides_gradients() ? slice_ == 0 : below == 0);
   t.pass->backward(context_, t.gradients[below], backward_hooks());
 }
@@ -591,9 +593,8 @@ void TrainingStep::forward_backward() {
   ++slice_;
 }
 
-// The first layer's are the last to come.
 void TrainingStep::wait_for_gradients() {
-  exchange_.wait_for_gradients(0);
+  exchange_.wait_for_gradients(Units::kLast);
 }
 
 void TrainingStep::add_slice() {
@@ -717,6 +718,7 @@ std::optional<std::string> TrainingStep::first_non_finite() {
   tensors().pass->forward(context_, parameter_hooks(1));
   const DecoderParameters& gradients = tensors().gradients.front();
   run_head(tensors(), &gradients);
+  call += kLossGateCalls;  // which the plan has here
   tensors().pass->backward(context_, gradients, parameter_hooks(-1));
   return found;
 }

@@ -39,8 +39,8 @@ std::string_view name_of(Optimizer optimizer);
 struct StepOptions {
   std::shared_ptr<const Decoder> model;
   DType dtype = DType::f32;  // of weights and activations
-  // fp32 copies of bf16 weights. Without them the update changes the bf16 weights and rounds at random;
-  // the random numbers are a function of seed, step, tensor and element.
+  // fp32 masters of bf16 weights (ops/adamw). Without them the update changes the bf16 weights and rounds at
+  // random; the random numbers are a function of seed, step, tensor and element.
   bool master_weights = true;
   std::uint64_t rounding_seed = 0;
   std::int64_t B = 4;   // sequences of a slice
@@ -181,7 +181,7 @@ class TrainingStep {
   Event& norm_of(int step);
   // Waits for the slot and gives its losses to their step.
   void reclaim(BatchSlot& slot);
-  // Forward, head, backward and the gate. Stores the gradients on top of `below` partial sums.
+  // Forward, head, the gate and backward. Stores the gradients on top of `below` partial sums.
   void run_slice(const Tensors& t, std::size_t below);
   bool divides_gradients() const { return options_.sharding >= Sharding::gradients; }
   bool divides_parameters() const { return options_.sharding == Sharding::parameters; }
@@ -208,6 +208,7 @@ class TrainingStep {
   void run_head(const Tensors& t, const DecoderParameters* gradients);
   // Makes the factor of update() NaN if a loss is not finite. A logit of −inf makes the loss infinite and
   // leaves the gradient finite.
+  static constexpr int kLossGateCalls = 2;  // of operations
   void run_loss_gate(const Tensors& t, bool first_slice);
   // Makes the factor NaN if it is NaN on any rank.
   void run_gates_of_ranks(const Tensors& t);

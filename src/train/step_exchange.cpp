@@ -36,11 +36,11 @@ void StepExchange::prepare(const Tensors& t) {
     unit.gradients = pieces_of(part[rank], gradients);
     unit.parameters = pieces_of(part[rank], t.parameters);
     unit.squares = squares_runs(part[rank], gradients);
-    unit.gather_squares = prepare_gather(comm_, late_squares(u, gradients), {t.squares, t.gates});
+    unit.gather_squares = prepare_gather(comm_, squares_sent_with(u, gradients), {t.squares, t.gates});
   }
 }
 
-Shards StepExchange::late_squares(std::size_t unit, const std::vector<Tensor>& gradients) const {
+Shards StepExchange::squares_sent_with(std::size_t unit, const std::vector<Tensor>& gradients) const {
   Shards blocks(shards_.size());
   if (unit == units_.others()) return blocks;
   for (std::size_t r = 0; r < blocks.size(); ++r) {
@@ -50,7 +50,7 @@ Shards StepExchange::late_squares(std::size_t unit, const std::vector<Tensor>& g
       }
     };
     append(unit);
-    if (unit > 0) continue;
+    if (unit != Units::kLast) continue;
     append(units_.others());
     blocks[r].push_back({1, static_cast<std::int64_t>(r), 1});
   }
@@ -84,7 +84,7 @@ void StepExchange::finish_gradients(std::size_t index) {
     ops::squares(context_, {.gradients = {first, first + static_cast<std::ptrdiff_t>(run.count)},
                             .sums = run.blocks.of(squares_)});
   }
-  if (index == 0) copy(gates_.slice(0, comm_.rank(), 1), gate_, context_.stream());
+  if (index == Units::kLast) copy(gates_.slice(0, comm_.rank(), 1), gate_, context_.stream());
   unit.gather_squares->run(context_.stream());
   if (sharding_ != Sharding::none) return;
   bring(unit.gradients, unit.sum, context_.stream());

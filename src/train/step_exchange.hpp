@@ -32,8 +32,9 @@ class StepExchange {
     std::vector<Tensor> parameters;
     std::vector<DecoderParameters> gradients;  // the stack of sums over this rank's slices
     RankSum::Memory sums;
-    Tensor squares;
-    Tensor gates, gate;  // of all ranks, and this rank's, which joins them after the last slice
+    Tensor squares;  // (blocks) fp64
+    Tensor gates,
+        gate;  // (ranks), (1) fp32: of all ranks, and this rank's, which is there before the backward
   };
   // Several ranks make this call, once the memory is there.
   void prepare(const Tensors& tensors);
@@ -56,7 +57,7 @@ class StepExchange {
  private:
   struct Unit {
     std::unique_ptr<const Comm::Exchange> gather;          // of parameters; with Sharding::none of gradients
-    std::unique_ptr<const Comm::Exchange> gather_squares;  // see late_squares()
+    std::unique_ptr<const Comm::Exchange> gather_squares;  // see squares_sent_with()
     std::vector<std::vector<Tensor>> sets;                 // gradients, by set
     // This rank's shard: its indices, the gradients' sum, and the places in all gradients and parameters.
     std::vector<std::size_t> mine;
@@ -66,9 +67,10 @@ class StepExchange {
 
   // The side stream's later work waits for all work that the Context's stream has so far.
   void follow();
-  // The blocks of squares, and the gates, that the ranks exchange when this unit is done. Those of the unit
-  // before the last one, which is large, would delay the last one's gradients, and go with its squares.
-  Shards late_squares(std::size_t unit, const std::vector<Tensor>& gradients) const;
+  // What the ranks exchange with a unit's sums of squares: the unit's own blocks. Those of the parameters
+  // outside of the layers go with the first layer's, whose gradients would otherwise wait for them, and so do
+  // the gates.
+  Shards squares_sent_with(std::size_t unit, const std::vector<Tensor>& gradients) const;
   void finish_gradients(std::size_t unit);
 
   Context& context_;

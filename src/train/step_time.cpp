@@ -34,11 +34,13 @@ StepTime predicted_step_time(const StepLoad& load) {
     time.sent += bytes;
     time.exchange += exchange_seconds(load, bytes);
   };
-  // The gradients outside of the layers travel while the first layer's last two products run.
-  const auto during_products = [&](double bytes, double times) {
-    const double exchange = exchange_seconds(load, bytes), products = load.backward / layers / 4;
+  // The gradients outside of the layers travel while the first layer's last two products run, a quarter of
+  // its backward, unless the layer before is still under way.
+  const auto during_products = [&](double bytes, double bytes_of_layer, double times) {
+    const double exchange = exchange_seconds(load, bytes), of_layer = load.backward / layers;
+    const double idle = std::max(0.0, of_layer - load.overlapped * exchange_seconds(load, bytes_of_layer));
     time.sent += times * bytes;
-    time.exchange += times * (exchange - std::min(load.overlapped * exchange, products));
+    time.exchange += times * (exchange - std::min({load.overlapped * exchange, of_layer / 4, idle}));
   };
   const double update =
       load.sharding == Sharding::none ? load.update : load.update * load.largest_update / ranks;
@@ -48,13 +50,13 @@ StepTime predicted_step_time(const StepLoad& load) {
     time.compute += load.addition * (slices - sums + (ranks * sums - 1) / ranks);
     const double sets = load.sharding == Sharding::none ? sums + 1 : sums;
     exposed(load.backward, sets * g, 1);
-    during_products(sets * others, 1);
+    during_products(sets * others, sets * g, 1);
   } else {
     time.compute += load.addition * (ranks * slices - 1) / ranks;
     const bool gathers = load.sharding == Sharding::parameters;
     if (gathers) exposed(load.forward, w * g, slices);
     exposed(load.backward, gathers ? (1 + w) * g : g, slices);
-    during_products(others, slices);
+    during_products(others, gathers ? (1 + w) * g : g, slices);
   }
   // The updated parameters, while others are updated and in the next step's forward.
   if (load.sharding == Sharding::optimizer || load.sharding == Sharding::gradients) {

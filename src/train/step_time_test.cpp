@@ -57,6 +57,17 @@ TEST(StepTime, ALayersExchangeRunsDuringTheNextOne) {
   EXPECT_DOUBLE_EQ(exposed_seconds(load, 12, 8), 16);
 }
 
+TEST(StepTime, TheOthersTravelDuringTheFirstLayersLastProducts) {
+  StepLoad load = load_of(Sharding::gradients);
+  load.network = 4;
+  load.link = 8;
+  // A layer's exchange takes 1 s of 3, and that of the others ½ s, which is hidden. Exposed are 1 s in each
+  // of 3 slices, and the parameters, half the bytes, of one layer and of the others.
+  EXPECT_DOUBLE_EQ(predicted_step_time(load).exchange, 3 * 1 + 0.5 + 0.25);
+  load.other_bytes = 8;  // 1 s, of which a quarter of a layer's backward hides ¾
+  EXPECT_DOUBLE_EQ(predicted_step_time(load).exchange, 3 * (1 + 0.25) + 0.5 + 0.5);
+}
+
 TEST(StepTime, NothingIsHiddenWithoutOverlap) {
   StepLoad load = load_of(Sharding::none);
   load.overlapped = 0;
@@ -81,25 +92,24 @@ TEST(StepTime, NoneExchangesGradientsTwice) {
   EXPECT_DOUBLE_EQ(time.compute, 60 + 16 + 4 + 7);
   // (d + 1)·G, of which a rank keeps a quarter: 3 · 36 · ¾.
   EXPECT_DOUBLE_EQ(time.sent, 81);
-  // A layer's exchange takes 3 · 4 s: 3 + 3 · 12 + 12 − 12 = 39 s, and that of the others 3 · 2 s,
-  // of which ¾ s fall in a quarter of a layer's backward.
-  EXPECT_DOUBLE_EQ(time.exchange, 39 + 6 - 0.75);
+  // A layer's exchange takes 3 · 4 s: 3 + 3 · 12 + 12 − 12 = 39 s, and that of the others 3 · 2 s.
+  EXPECT_DOUBLE_EQ(time.exchange, 39 + 6);
 }
 
 TEST(StepTime, OptimizerSendsUpdatedParameters) {
   const StepTime time = predicted_step_time(load_of(Sharding::optimizer));
   EXPECT_DOUBLE_EQ(time.compute, 60 + 4 + 4 + 7);
   EXPECT_DOUBLE_EQ(time.sent, 2.5 * 36 * 0.75);  // (d + ½)·G
-  // Gradients: 8 s a layer: 3 + 3 · 8 + 8 − 12 = 23, others 2 · 2 − ¾. Parameters: 2 s a layer during 4 + 8 s
-  // of update and forward: the last one is exposed. Others: 1 s.
-  EXPECT_DOUBLE_EQ(time.exchange, 23 + 4 - 0.75 + 2 + 1);
+  // Gradients: 8 s a layer: 3 + 3 · 8 + 8 − 12 = 23, others 2 · 2. Parameters: 2 s a layer during 4 + 8 s of
+  // update and forward: the last one is exposed. Others: 1 s.
+  EXPECT_DOUBLE_EQ(time.exchange, 23 + 4 + 2 + 1);
 }
 
 TEST(StepTime, GradientsAreExchangedInEverySlice) {
   const StepTime time = predicted_step_time(load_of(Sharding::gradients));
   EXPECT_DOUBLE_EQ(time.compute, 60 + 4 + 4 * 11.0 / 4);  // the shard's 11 additions of 12 slices
   EXPECT_DOUBLE_EQ(time.sent, 3.5 * 36 * 0.75);           // (s + ½)·G
-  EXPECT_DOUBLE_EQ(time.exchange, 3 * 7 + 3 * (2 - 0.75) + 2 + 1);
+  EXPECT_DOUBLE_EQ(time.exchange, 3 * 7 + 3 * 2 + 2 + 1);
 }
 
 TEST(StepTime, ParametersTravelForEveryUse) {
@@ -107,7 +117,7 @@ TEST(StepTime, ParametersTravelForEveryUse) {
   // 2·s·G for layers. The embeddings' gradients travel s times, and they themselves once.
   EXPECT_DOUBLE_EQ(time.sent, (6 * 32 + 3.5 * 4) * 0.75);
   // Forward: 2 s a layer during 2 s: 2 exposed. Backward: 6 s during 3 s: 3 + 3 · 6 + 6 − 12 = 15.
-  EXPECT_DOUBLE_EQ(time.exchange, 3 * 2 + 3 * 15 + 3 * (2 - 0.75) + 1);
+  EXPECT_DOUBLE_EQ(time.exchange, 3 * 2 + 3 * 15 + 3 * 2 + 1);
 }
 
 }  // namespace

@@ -393,6 +393,36 @@ TEST_P(TrainerOnDevice, NonFiniteNamesTensorAndOperationBeforeTouchingWeights) {
   EXPECT_NE(culprit->find("matmul.forward"), std::string::npos) << *culprit;
 }
 
+// The second block adds nothing in the forward, whose values stay small, and its weights make the gradient of
+// its activations overflow.
+TEST_P(TrainerOnDevice, NonFiniteNamesATensorOfTheBackward) {
+  const TrainOptions o = options("nan");
+  Context context(ContextOptions{}, device_);
+  TrainingStep step(context, o.step);
+  step.allocate();
+  const DecoderParameters& p = step.tensors().parameters;
+  o.step.model->initialize(1, step.full_precision());
+  const auto fill = [&](const char* name, float value) {
+    write_on_host(p.at(name), context.stream(), [&](const Tensor& host) {
+      std::fill_n(host.as<float>(), static_cast<std::size_t>(host.elements()), value);
+    });
+  };
+  fill("h.1.mlp.c_fc.weight", 0);
+  fill("h.1.mlp.c_fc.bias", 0);
+  fill("h.1.mlp.c_proj.weight", 3e38f);
+  fill("h.1.mlp.c_proj.bias", 0);
+  fill("ln_f.weight", 1e15f);
+  const TrainingStep::HostBatch batch = step.host_batch();
+  for (std::int32_t i = 0; i < batch.tokens.elements(); ++i) {
+    batch.tokens.as<std::int32_t>()[i] = i % kVocab;
+    batch.targets.as<std::int32_t>()[i] = (i + 3) % kVocab;
+  }
+  const auto culprit = step.first_non_finite();
+  ASSERT_TRUE(culprit.has_value());
+  EXPECT_NE(culprit->find("h.1.dfc"), std::string::npos) << *culprit;
+  EXPECT_NE(culprit->find("matmul.dx"), std::string::npos) << *culprit;
+}
+
 // A logit of −inf at a target: the loss is infinite and every gradient finite. It is that of the step's first
 // slice, whose losses the second one overwrites.
 TEST_P(TrainerOnDevice, AnInfiniteLossBesideFiniteGradientsNeverReachesTheWeights) {

@@ -16,6 +16,7 @@ class Units {
 
   std::size_t count() const { return layers_.layers + 1; }
   std::size_t others() const { return layers_.layers; }  // the unit outside of the layers
+  static constexpr std::size_t kLast = 0;                // the first layer: the backward ends with it
   std::size_t of(std::size_t parameter) const;
 
   // The unit's tensors among those of all parameters.

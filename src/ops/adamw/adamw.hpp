@@ -37,7 +37,7 @@ struct AdamWProblem {
 
 struct AdamWTensor {
   Tensor parameter;  // any shape
-  Tensor remainder;  // int16: of the masters of bf16 parameters; all of them have one, or none
+  Tensor remainder;  // int16, of a bf16 parameter (master.hpp); all bf16 parameters have one, or none has
   Tensor gradient;   // fp32
   Tensor m, v;       // fp32; v ≥ 0
   double weight_decay = 0;

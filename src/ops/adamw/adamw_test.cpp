@@ -28,6 +28,8 @@ class Variants : public testing::VariantTest {
   }
 };
 
+class WithMasters : public Variants {};  // also the reference
+
 TEST_P(Variants, MatchTheReference) {
   Tally tally;
   for (const auto& c : taken(adamw_kernels::test_cases())) {
@@ -69,7 +71,7 @@ AdamW with_fp32_parameters(AdamW args, Fixture& fixture) {
     if (t.parameter.dtype == DType::f32) {
       copy(t.parameter);
     } else {
-      t.parameter = adamw_kernels::fp32_parameter(t.parameter, t.remainder, fixture);
+      t.parameter = adamw_kernels::widened(t.parameter, t.remainder, fixture);
       t.remainder = {};
     }
   }
@@ -80,7 +82,7 @@ std::string bits_of(const Tensor& t) {
   return {static_cast<const char*>(t.data), t.bytes()};
 }
 
-TEST_P(Variants, AMasterHasTheBitsOfAnFp32Parameter) {
+TEST_P(WithMasters, AMasterHasTheBitsOfAnFp32Parameter) {
   for (auto c : taken(adamw_kernels::test_cases())) {
     c.mixed = true;
     Fixture fixture(c.sizes.size()), other_fixture(1);
@@ -94,10 +96,31 @@ TEST_P(Variants, AMasterHasTheBitsOfAnFp32Parameter) {
       const AdamWTensor &t = args.tensors[k], &o = other.tensors[k];
       EXPECT_TRUE(bits_of(t.m) == bits_of(o.m) && bits_of(t.v) == bits_of(o.v)) << k;
       if (t.remainder) {
-        EXPECT_EQ(adamw_kernels::elements_unlike(o.parameter, t.parameter, t.remainder), 0) << k;
+        EXPECT_EQ(adamw_kernels::differing_elements(o.parameter, t.parameter, t.remainder), 0) << k;
       } else {
         EXPECT_TRUE(bits_of(t.parameter) == bits_of(o.parameter)) << k;
       }
+    }
+  }
+}
+
+// A master halfway above an even parameter, kept as the odd one above it. It rounds to the even one, and the
+// remainder, 2^15, does not fit.
+TEST_P(WithMasters, ARemainderThatDoesNotFitBecomesTheLargest) {
+  Fixture fixture(4);
+  const auto args = adamw_kernels::make({{1000, 7}}, DType::bf16, 1, fixture);
+  store_element(args.scalars, 0, 0);  // the learning rate
+  for (const AdamWTensor& t : args.tensors) {
+    for (std::int64_t i = 0; i < t.parameter.elements(); ++i) {
+      t.parameter.as<bf16>()[i].bits = i % 2 ? 0xbf81 : 0x3f81;
+      t.remainder.as<std::int16_t>()[i] = INT16_MIN;
+    }
+  }
+  if (const auto reason = run(args); !reason.empty()) GTEST_SKIP() << reason;
+  for (const AdamWTensor& t : args.tensors) {
+    for (std::int64_t i = 0; i < t.parameter.elements(); ++i) {
+      EXPECT_EQ(t.parameter.as<bf16>()[i].bits, i % 2 ? 0xbf80 : 0x3f80);
+      EXPECT_EQ(t.remainder.as<std::int16_t>()[i], INT16_MAX);
     }
   }
 }
@@ -267,13 +290,14 @@ std::vector<std::string> stochastic(std::vector<std::string> names) {
   std::erase(names, "cuda.plain");
   return names;
 }
-std::vector<std::string> stochastic_and_reference() {
-  std::vector<std::string> names = stochastic(variant_names(adamw_op()));
+std::vector<std::string> all_variants() {
+  std::vector<std::string> names = variant_names(adamw_op());
   names.emplace_back(kReference);
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(AdamW, WithoutMasters, ::testing::ValuesIn(stochastic_and_reference()), test_name);
+INSTANTIATE_TEST_SUITE_P(AdamW, WithMasters, ::testing::ValuesIn(all_variants()), test_name);
+INSTANTIATE_TEST_SUITE_P(AdamW, WithoutMasters, ::testing::ValuesIn(stochastic(all_variants())), test_name);
 
 float float_of(std::uint32_t bits) {
   return std::bit_cast<float>(bits);
@@ -294,7 +318,7 @@ TEST(Master, ParameterAndRemainderAreTheMaster) {
   }
 }
 
-TEST(Master, WhatIsNoNumberStaysSo) {
+TEST(Master, InfinitiesAndNaNsStaySo) {
   for (const std::uint32_t bits : {0x7f800000u, 0xff800000u}) {
     const std::uint16_t parameter = bf16(float_of(bits)).bits;
     EXPECT_EQ(adamw_kernels::master_of(parameter, adamw_kernels::remainder_of(float_of(bits), parameter)),

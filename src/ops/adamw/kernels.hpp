@@ -5,8 +5,6 @@
 
 namespace warpwright::ops::adamw_kernels {
 
-// The parameters' narrowest dtype.
-DType narrowest_dtype(const AdamW& args);
 // True if bf16 parameters have no masters.
 bool without_masters(const AdamW& args);
 

@@ -2,8 +2,9 @@
 // bf16 is the upper half of an fp32, so that the two differ by at most 2^15 units of the master's last place.
 // Parameter and difference together are the master.
 //
-// One difference of 2^16 + 1 does not fit: a master that lies exactly halfway above an even parameter becomes
-// the fp32 number below it. The functions are constexpr because GPU kernels call them, too.
+// Of the 2^16 + 1 possible differences one does not fit, 2^15. Such a master, exactly halfway beyond an even
+// parameter, becomes the next fp32 number towards 0. The functions are constexpr because GPU kernels call
+// them, too.
 #pragma once
 
 #include <bit>

@@ -20,27 +20,28 @@ inline Tensor random_remainders(const Shape& shape, testing::Fixture& f) {
   return remainders;
 }
 
-// An fp32 parameter with the values of a bf16 one: its masters if it has a remainder, otherwise its own.
-inline Tensor fp32_parameter(const Tensor& parameter, const Tensor& remainder, testing::Fixture& f) {
-  const Tensor masters = f.output(DType::f32, parameter.shape);
-  for (std::int64_t i = 0; i < parameter.elements(); ++i) {
-    const bf16 upper = parameter.as<bf16>()[i];
-    masters.as<float>()[i] =
-        remainder ? master_of(upper.bits, remainder.as<std::int16_t>()[i]) : static_cast<float>(upper);
+// An fp32 tensor with the values of a bf16 one: masters, if there are remainders.
+inline Tensor widened(const Tensor& narrow, const Tensor& remainders, testing::Fixture& f) {
+  const Tensor wide = f.output(DType::f32, narrow.shape);
+  for (std::int64_t i = 0; i < narrow.elements(); ++i) {
+    const bf16 upper = narrow.as<bf16>()[i];
+    wide.as<float>()[i] =
+        remainders ? master_of(upper.bits, remainders.as<std::int16_t>()[i]) : static_cast<float>(upper);
   }
-  return masters;
+  return wide;
 }
 
 // The elements of a bf16 parameter and its remainder that are not those of a master.
-inline std::int64_t elements_unlike(const Tensor& masters, const Tensor& parameter, const Tensor& remainder) {
-  std::int64_t unlike = 0;
+inline std::int64_t differing_elements(const Tensor& masters, const Tensor& parameter,
+                                       const Tensor& remainder) {
+  std::int64_t differing = 0;
   for (std::int64_t i = 0; i < masters.elements(); ++i) {
     const float master = masters.as<float>()[i];
     const std::uint16_t upper = bf16(master).bits;
-    unlike += parameter.as<bf16>()[i].bits != upper ||
-              remainder.as<std::int16_t>()[i] != remainder_of(master, upper);
+    differing += parameter.as<bf16>()[i].bits != upper ||
+                 remainder.as<std::int16_t>()[i] != remainder_of(master, upper);
   }
-  return unlike;
+  return differing;
 }
 
 }  // namespace warpwright::ops::adamw_kernels

@@ -11,6 +11,14 @@ namespace {
 
 constexpr std::string_view kName = "adamw";
 
+// The parameters' narrowest dtype.
+DType narrowest_dtype(const AdamW& a) {
+  for (const AdamWTensor& t : a.tensors) {
+    if (t.parameter.dtype == DType::bf16) return t.parameter.dtype;
+  }
+  return a.tensors.empty() ? a.scalars.dtype : a.tensors[0].parameter.dtype;
+}
+
 // narrowest: the dtype of all tensors' narrowest parameter.
 void require_fitting(const AdamWTensor& t, DType narrowest, bool masters) {
   const bool wide = narrowest == DType::bf16 && t.parameter.dtype == DType::f32;
@@ -24,7 +32,7 @@ void require_fitting(const AdamWTensor& t, DType narrowest, bool masters) {
   require(!t.remainder || masters, kName, "some bf16 parameters have masters, and others have none");
   require(t.first % adamw_kernels::kRandomElements == 0, kName,
           "a tensor begins within a block of random bits");
-  // In fp64, the oracle's parameters have the remainders of the bf16 parameters whose copies they are.
+  // The oracle runs on an fp64 copy of a bf16 parameter, which keeps the remainder.
   require(!t.remainder || dtype != DType::f32, kName, "an fp32 parameter has a remainder");
   const bool needed = dtype == DType::bf16 && masters;
   if (t.remainder || needed) require_tensor(kName, "remainder", t.remainder, DType::i16, shape);
@@ -33,7 +41,7 @@ void require_fitting(const AdamWTensor& t, DType narrowest, bool masters) {
 }  // namespace
 
 AdamWProblem AdamW::problem() const {
-  const DType dtype = adamw_kernels::narrowest_dtype(*this);
+  const DType dtype = narrowest_dtype(*this);
   const bool masters = !adamw_kernels::without_masters(*this);
   AdamWProblem made{.tensors = static_cast<std::int64_t>(tensors.size()), .dtype = dtype, .masters = masters};
   for (const AdamWTensor& t : tensors) {
@@ -53,13 +61,6 @@ void store_host_scalars(const Tensor& host_scalars, double learning_rate, double
   store_element(host_scalars, 0, learning_rate);
   store_element(host_scalars, 1, correction(beta1));
   store_element(host_scalars, 2, correction(beta2));
-}
-
-DType adamw_kernels::narrowest_dtype(const AdamW& a) {
-  for (const AdamWTensor& t : a.tensors) {
-    if (t.parameter.dtype == DType::bf16) return t.parameter.dtype;
-  }
-  return a.tensors.empty() ? a.scalars.dtype : a.tensors[0].parameter.dtype;
 }
 
 bool adamw_kernels::without_masters(const AdamW& a) {

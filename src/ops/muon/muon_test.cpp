@@ -99,13 +99,15 @@ TEST_P(Update, AScaleThatIsNotFiniteChangesNothing) {
 
 // The same arguments with an fp32 parameter, the master if there is one, and an fp32 x.
 MuonUpdate with_fp32_parameter(MuonUpdate args, Fixture& fixture) {
-  args.parameter = adamw_kernels::fp32_parameter(args.parameter, args.remainder, fixture);
-  args.x = adamw_kernels::fp32_parameter(args.x, {}, fixture);
+  args.parameter = adamw_kernels::widened(args.parameter, args.remainder, fixture);
+  args.x = adamw_kernels::widened(args.x, {}, fixture);
   args.remainder = {};
   return args;
 }
 
-TEST_P(Update, AMasterHasTheBitsOfAnFp32Parameter) {
+class WithMasters : public Update {};  // also the reference
+
+TEST_P(WithMasters, AMasterHasTheBitsOfAnFp32Parameter) {
   for (const auto& c : taken(muon::test_cases())) {
     Fixture fixture(static_cast<std::uint64_t>(c.elements)), other_fixture(1);
     const auto args = muon::make_update(c, DType::bf16, true, 1, fixture);
@@ -113,8 +115,24 @@ TEST_P(Update, AMasterHasTheBitsOfAnFp32Parameter) {
     const auto& variant = find_variant(muon_update_op(), GetParam());
     run_variant(muon_update_op(), variant, args, 2);
     run_variant(muon_update_op(), variant, other, 2);
-    EXPECT_EQ(adamw_kernels::elements_unlike(other.parameter, args.parameter, args.remainder), 0)
+    EXPECT_EQ(adamw_kernels::differing_elements(other.parameter, args.parameter, args.remainder), 0)
         << c.elements;
+  }
+}
+
+// As the test of AdamW's that has this name.
+TEST_P(WithMasters, ARemainderThatDoesNotFitBecomesTheLargest) {
+  Fixture fixture(4);
+  const auto args = muon::make_update({1007}, DType::bf16, true, 1, fixture);
+  store_element(args.scalars, 0, 0);  // the learning rate
+  for (std::int64_t i = 0; i < args.parameter.elements(); ++i) {
+    args.parameter.as<bf16>()[i].bits = i % 2 ? 0xbf81 : 0x3f81;
+    args.remainder.as<std::int16_t>()[i] = INT16_MIN;
+  }
+  run_variant(muon_update_op(), find_variant(muon_update_op(), GetParam()), args, 2);
+  for (std::int64_t i = 0; i < args.parameter.elements(); ++i) {
+    EXPECT_EQ(args.parameter.as<bf16>()[i].bits, i % 2 ? 0xbf80 : 0x3f80);
+    EXPECT_EQ(args.remainder.as<std::int16_t>()[i], INT16_MAX);
   }
 }
 
@@ -149,6 +167,12 @@ TEST_P(Update, RepeatsItsBits) {
 INSTANTIATE_TEST_SUITE_P(Muon, Momentum, ::testing::ValuesIn(variant_names(muon_momentum_op())), test_name);
 INSTANTIATE_TEST_SUITE_P(Muon, Scale, ::testing::ValuesIn(variant_names(muon_scale_op())), test_name);
 INSTANTIATE_TEST_SUITE_P(Muon, Update, ::testing::ValuesIn(variant_names(muon_update_op())), test_name);
+std::vector<std::string> all_updates() {
+  std::vector<std::string> names = variant_names(muon_update_op());
+  names.emplace_back(kReference);
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Muon, WithMasters, ::testing::ValuesIn(all_updates()), test_name);
 
 class HugeMomentum : public testing::VariantTest {};  // for the variants of a GPU
 class HugeScale : public testing::VariantTest {};

@@ -55,7 +55,7 @@ MuonProblem MuonUpdate::problem() const {
   require_tensor(kName, "parameter", parameter, dtype, parameter.shape);
   require_tensor(kName, "x", x, dtype, parameter.shape);
   require_tensor(kName, "scalars", scalars, accumulation, {4});
-  // In fp64, the oracle's parameter has the remainder of the bf16 parameter whose copy it is.
+  // The oracle runs on an fp64 copy of a bf16 parameter, which keeps the remainder.
   require(!remainder || dtype != DType::f32, kName, "an fp32 parameter has a remainder");
   if (remainder) require_tensor(kName, "remainder", remainder, DType::i16, parameter.shape);
   const bool rounds_at_random = narrow && !remainder;

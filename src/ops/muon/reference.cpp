@@ -1,9 +1,8 @@
-// The oracle: fp64 throughout, in the order of the formulas. Stochastic rounding, or the master, gets the
-// fp32 number nearest to the new parameter. An fp64 copy of a bf16 parameter begins at its master, and has no
-// new remainder.
+// The oracle: fp64 throughout, in the order of the formulas. Stochastic rounding, and a master, get the fp32
+// number nearest to the new parameter.
 #include <cmath>
 
-#include "ops/adamw/master.hpp"
+#include "ops/adamw/oracle_weights.hpp"
 #include "ops/adamw/rounding.hpp"
 #include "ops/element.hpp"
 #include "ops/muon/muon.hpp"
@@ -32,23 +31,18 @@ void update_reference(const Context&, const MuonUpdate& args) {
   using namespace adamw_kernels;
   const AdamWScalars<double> s = load_scalars(args.scalars);
   if (!std::isfinite(s.gradient_scale)) return;
-  const bool rounds = args.parameter.dtype == DType::bf16;
-  const Elements x(args.x), parameter(args.parameter);
+  const bool stochastic = args.parameter.dtype == DType::bf16 && !args.remainder;
+  const Elements x(args.x);
+  const OracleWeights weights(args.parameter, args.remainder);
   for (std::int64_t i = 0; i < args.parameter.elements(); ++i) {
-    const double w = args.remainder ? master_of(bf16(static_cast<float>(parameter[i])).bits,
-                                                args.remainder.as<std::int16_t>()[i])
-                                    : parameter[i];
+    const double w = weights[i];
     const double new_w = w - s.learning_rate * (args.factor * x[i] + args.weight_decay * w);
-    if (rounds && !args.remainder) {
+    if (stochastic) {
       const auto random = random_block(args.random.as<std::int32_t>(), args.number, i / kRandomElements);
-      parameter.set(i, stochastically_rounded(static_cast<float>(new_w),
-                                              random_half(random, static_cast<int>(i % kRandomElements))));
+      weights.set(i, stochastically_rounded(static_cast<float>(new_w),
+                                            random_half(random, static_cast<int>(i % kRandomElements))));
     } else {
-      parameter.set(i, new_w);
-      if (!rounds) continue;
-      const auto master = static_cast<float>(new_w);
-      args.parameter.as<bf16>()[i] = bf16(master);
-      args.remainder.as<std::int16_t>()[i] = remainder_of(master, bf16(master).bits);
+      weights.set(i, new_w);
     }
   }
 }

@@ -1,7 +1,8 @@
 // Masters (ops/adamw/master.hpp) in vectors, for kernels of an instruction set.
 #pragma once
 
-#include "ops/adamw/master.hpp"
+#include <cstdint>
+
 #include "ops/cpu/simd.hpp"
 
 namespace warpwright::ops::adamw_kernels {
