@@ -154,6 +154,7 @@ class OptimizerFiles {
   }
 
   bool has(const std::string& tensor) const { return rows_.contains(tensor); }
+  std::string folder() const { return files_.front().path().parent_path().string(); }
 
   // Fills `host` with the rows of the tensor from `first` on.
   void read(const OptimizerTensor& tensor, std::int64_t first, const Tensor& host) const {
@@ -181,7 +182,7 @@ class OptimizerFiles {
   [[noreturn]] void lacks(const OptimizerTensor& tensor, std::int64_t row) const {
     throw Error(fmt::format("has no row {} of {} {} {}", row, tensor.name, name_of(tensor.dtype),
                             tensor.shape.to_string()),
-                files_.front().path().parent_path().string(), kOfTheRun);
+                folder(), kOfTheRun);
   }
 
   // "m.wte.weight[128:256]": from row 128 on.
@@ -213,17 +214,34 @@ class OptimizerFiles {
   std::map<std::string, std::map<std::int64_t, Stored>> rows_;  // of each tensor, by their first
 };
 
-// Before version 5 a checkpoint has whole masters.
-void read_rows(const OptimizerFiles& files, const OptimizerTensor& tensor, std::int64_t first,
-               const Tensor& host) {
+// Before version 5 a checkpoint has whole masters. parameters: the rows that they belong to.
+void read_masters(const OptimizerFiles& files, const OptimizerTensor& tensor, std::int64_t first,
+                  const Tensor& host, const Tensor& parameters) {
+  HeapAllocator heap;
+  const Tensor masters = heap.allocate(tensor.name, DType::f32, host.shape, Category::master_weights);
+  files.read(tensor, first, masters);
+  for (std::int64_t i = 0; i < masters.elements(); ++i) {
+    if (bf16(masters.as<float>()[i]).bits == parameters.as<bf16>()[i].bits) continue;
+    throw Error(fmt::format("{} is not its weight in full precision: {} for {}", tensor.name,
+                            masters.as<float>()[i], static_cast<float>(parameters.as<bf16>()[i])),
+                files.folder(), kRemedy);
+  }
+  set_remainders(host, masters);
+}
+
+// Fills `host` with piece i of the tensor.
+void read_piece(const OptimizerFiles& files, const OptimizerTensor& tensor, const OptimizerShard& shard,
+                std::size_t i, const Tensor& host, const Stream& stream) {
+  const std::int64_t first = shard.pieces[i].first;
+  if (tensor.set != &OptimizerShard::remainders) return files.read(tensor, first, host);
   OptimizerTensor master = tensor;
   master.dtype = DType::f32;
-  if (tensor.set == &OptimizerShard::remainders) master.name.replace(0, kRemainderPrefix.size(), "master.");
-  if (master.name == tensor.name || !files.has(master.name)) return files.read(tensor, first, host);
-  HeapAllocator heap;
-  const Tensor masters = heap.allocate(master.name, master.dtype, host.shape, Category::master_weights);
-  files.read(master, first, masters);
-  set_remainders(host, masters);
+  master.name.replace(0, kRemainderPrefix.size(), "master.");
+  if (!files.has(master.name)) return files.read(tensor, first, host);
+  if (files.has(tensor.name)) {
+    throw Error(fmt::format("has both {} and {}", master.name, tensor.name), files.folder(), kRemedy);
+  }
+  read_masters(files, master, first, host, downloaded(shard.parameters[i], stream).tensor());
 }
 
 // A folder that holds what a checkpoint does, and nothing else.
@@ -369,7 +387,7 @@ void load_checkpoint(const fs::path& checkpoint, const TrainingStep& step, const
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       if (pieces[i].tensor != tensor.parameter) continue;
       write_on_host((t.optimizer.*tensor.set)[i], stream,
-                    [&](const Tensor& host) { read_rows(files, tensor, pieces[i].first, host); });
+                    [&](const Tensor& host) { read_piece(files, tensor, t.optimizer, i, host, stream); });
     }
   }
 }

@@ -3,9 +3,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -135,42 +137,55 @@ TEST_F(ResumeTest, ARunOfMuonEndsWithTheSameBits) {
   }
 }
 
-// Writes a checkpoint again as versions before 5 did: with whole masters.
-void write_with_masters(const fs::path& checkpoint) {
-  const fs::path path = checkpoint / "optimizer.safetensors", other = checkpoint / "other.safetensors";
-  const DecoderWeights model = load_weights(checkpoint, DType::bf16);
-  std::map<std::string, std::vector<float>> masters;
-  {
-    const SafetensorsFile optimizer(path);
-    std::vector<TensorInfo> infos;
-    for (const SafetensorsEntry& e : optimizer.entries()) {
-      infos.push_back({e.name, DType::f32, e.shape});
-      if (!e.name.starts_with(kRemainderPrefix)) continue;
-      const std::string parameter = e.name.substr(kRemainderPrefix.size());
-      const std::string master = infos.back().name = "master." + parameter;
-      const bf16* upper = model.parameters.at(parameter).as<bf16>();
-      std::vector<std::int16_t> rest(static_cast<std::size_t>(e.shape.elements()));
-      std::memcpy(rest.data(), optimizer.bytes(e).data(), rest.size() * sizeof rest.front());
-      for (std::size_t i = 0; i < rest.size(); ++i) {
-        masters[master].push_back(ops::adamw_kernels::master_of(upper[i].bits, rest[i]));
-      }
-    }
-    TensorFileWriter writer = write_safetensors(other, infos);
-    for (std::size_t i = 0; i < infos.size(); ++i) {
-      const auto master = masters.find(infos[i].name);
-      const bool is_master = master != masters.end();
-      writer.write(infos[i].name, is_master ? std::as_bytes(std::span(master->second))
-                                            : optimizer.bytes(optimizer.entries()[i]));
-    }
-    writer.commit();
+// The optimizer's tensors of a checkpoint, by name.
+using OptimizerTensors = std::map<std::string, std::pair<TensorInfo, std::vector<std::byte>>>;
+
+OptimizerTensors optimizer_of(const fs::path& checkpoint) {
+  OptimizerTensors tensors;
+  const SafetensorsFile file(checkpoint / "optimizer.safetensors");
+  for (const SafetensorsEntry& e : file.entries()) {
+    const auto bytes = file.bytes(e);
+    tensors[e.name] = {{e.name, e.dtype.value(), e.shape}, {bytes.begin(), bytes.end()}};
   }
-  EXPECT_FALSE(masters.empty());
-  fs::rename(other, path);
+  return tensors;
+}
+
+// With the checksums of a checkpoint, but of version 1, which has none of trainer.json itself.
+void replace_optimizer(const fs::path& checkpoint, const OptimizerTensors& tensors) {
+  const fs::path path = checkpoint / "optimizer.safetensors";
+  std::vector<TensorInfo> infos;
+  for (const auto& [name, tensor] : tensors) infos.push_back(tensor.first);
+  std::ranges::stable_sort(infos, std::greater<>(), [](const TensorInfo& i) { return size_of(i.dtype); });
+  TensorFileWriter writer = write_safetensors(path, infos);
+  for (const TensorInfo& info : infos) writer.write(info.name, tensors.at(info.name).second);
+  writer.commit();
   nlohmann::json json = nlohmann::json::parse(read_file(checkpoint / "trainer.json", 1 << 20));
   json.erase("checksum");
-  json["version"] = 1;  // which has no checksum of itself
+  json["version"] = 1;
   json["checksums"]["optimizer.safetensors"] = checksum_of(path);
   write_file_atomically(checkpoint / "trainer.json", json.dump());
+}
+
+// As versions before 5 wrote them: whole masters instead of remainders.
+OptimizerTensors with_masters(const fs::path& checkpoint) {
+  const DecoderWeights model = load_weights(checkpoint, DType::bf16);
+  OptimizerTensors old;
+  for (const auto& [name, tensor] : optimizer_of(checkpoint)) {
+    if (!name.starts_with(kRemainderPrefix)) {
+      old[name] = tensor;
+      continue;
+    }
+    const std::string parameter = name.substr(kRemainderPrefix.size()), master = "master." + parameter;
+    const bf16* upper = model.parameters.at(parameter).as<bf16>();
+    const auto* rest = reinterpret_cast<const std::int16_t*>(tensor.second.data());
+    std::vector<float> whole(tensor.second.size() / sizeof *rest);
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      whole[i] = ops::adamw_kernels::master_of(upper[i].bits, rest[i]);
+    }
+    const auto bytes = std::as_bytes(std::span(whole));
+    old[master] = {{master, DType::f32, tensor.first.shape}, {bytes.begin(), bytes.end()}};
+  }
+  return old;
 }
 
 TEST_F(ResumeTest, ACheckpointWithWholeMastersGoesOnWithTheSameBits) {
@@ -182,12 +197,40 @@ TEST_F(ResumeTest, ACheckpointWithWholeMastersGoesOnWithTheSameBits) {
     TrainOptions parts = whole;
     parts.out = root_ / fmt::format("parts{}", static_cast<int>(optimizer));
     train(parts, 5);
-    write_with_masters(list_checkpoints(parts.out).back().folder);
+    const fs::path checkpoint = list_checkpoints(parts.out).back().folder;
+    replace_optimizer(checkpoint, with_masters(checkpoint));
     parts.resume = true;
     train(parts);
     EXPECT_TRUE(finished_);
     EXPECT_EQ(weights(parts.out.filename()), weights(whole.out.filename()));
   }
+}
+
+TEST_F(ResumeTest, MastersAndRemaindersThatDoNotFitAreRefused) {
+  TrainOptions o = options("run");
+  o.step.dtype = DType::bf16;
+  train(o, 5);
+  o.resume = true;
+  const fs::path checkpoint = list_checkpoints(o.out).back().folder;
+  const OptimizerTensors now = optimizer_of(checkpoint), old = with_masters(checkpoint);
+  const std::string master = "master.wpe.weight", remainder = "remainder.wpe.weight";
+  const auto refused = [&](const OptimizerTensors& tensors) {
+    replace_optimizer(checkpoint, tensors);
+    return error_of(o);
+  };
+  OptimizerTensors wrong = now;
+  wrong.erase(remainder);
+  EXPECT_NE(refused(wrong).find("has no row 0 of " + remainder), std::string::npos);
+  wrong = now;
+  wrong[master] = old.at(master);
+  EXPECT_NE(refused(wrong).find("has both " + master + " and " + remainder), std::string::npos);
+  wrong = old;
+  const float other = 7;
+  std::memcpy(wrong[master].second.data(), &other, sizeof other);
+  EXPECT_NE(refused(wrong).find(master + " is not its weight in full precision: 7 for "), std::string::npos);
+  wrong = now;
+  wrong[remainder].first.dtype = DType::bf16;
+  EXPECT_NE(refused(wrong).find(remainder + " is BF16"), std::string::npos);
 }
 
 TEST_F(ResumeTest, AFinishedRunKeepsItsLastCheckpointAndChangesNothing) {

@@ -17,7 +17,7 @@ constexpr float master_of(std::uint16_t parameter, std::int16_t remainder) {
   return std::bit_cast<float>(upper + static_cast<std::uint32_t>(std::int32_t{remainder}));
 }
 
-// parameter: the master rounded to nearest, or to 0 if it is subnormal. A NaN stays one.
+// parameter: the master rounded to nearest. A NaN stays one.
 constexpr std::int16_t remainder_of(float master, std::uint16_t parameter) {
   const std::uint32_t upper = static_cast<std::uint32_t>(parameter) << 16;
   const auto difference = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(master) - upper);
