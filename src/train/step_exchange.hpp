@@ -33,8 +33,8 @@ class StepExchange {
     std::vector<DecoderParameters> gradients;  // the stack of sums over this rank's slices
     RankSum::Memory sums;
     Tensor squares;  // (blocks) fp64
-    Tensor gates,
-        gate;  // (ranks), (1) fp32: of all ranks, and this rank's, which is there before the backward
+    Tensor gates;    // (ranks) fp32
+    Tensor gate;     // (1) fp32, this rank's: its value is there before the backward
   };
   // Several ranks make this call, once the memory is there.
   void prepare(const Tensors& tensors);
@@ -67,9 +67,9 @@ class StepExchange {
 
   // The side stream's later work waits for all work that the Context's stream has so far.
   void follow();
-  // What the ranks exchange with a unit's sums of squares: the unit's own blocks. Those of the parameters
-  // outside of the layers go with the first layer's, whose gradients would otherwise wait for them, and so do
-  // the gates.
+  // The blocks of squares that the ranks exchange when this unit is done: its own. The first layer takes
+  // along the gates, and the blocks of the parameters outside of the layers, for which its gradients would
+  // wait.
   Shards squares_sent_with(std::size_t unit, const std::vector<Tensor>& gradients) const;
   void finish_gradients(std::size_t unit);
 
