@@ -133,17 +133,20 @@ LivePartials& live_partials() {
 
 void remove_live_partials() {
   constexpr int kMostTries = 100;  // while other threads still write
-  live_partials().mutex.lock();
-  for (const fs::path& path : live_partials().paths) {
-    std::error_code error;
-    for (int i = 0; i < kMostTries && fs::exists(fs::symlink_status(path, error)); ++i) {
-      if (!fs::is_directory(fs::symlink_status(path, error))) {
-        ::unlink(path.c_str());
-      } else {
-        remove_partial_folder(path, FolderLock());
+  static std::once_flag removed;
+  std::call_once(removed, [] {
+    live_partials().mutex.lock();  // for good: nothing new begins
+    for (const fs::path& path : live_partials().paths) {
+      std::error_code error;
+      for (int i = 0; i < kMostTries && fs::exists(fs::symlink_status(path, error)); ++i) {
+        if (!fs::is_directory(fs::symlink_status(path, error))) {
+          ::unlink(path.c_str());
+        } else {
+          remove_partial_folder(path, FolderLock());
+        }
       }
     }
-  }
+  });
 }
 
 PartialFolder::PartialFolder(const fs::path& target, std::string_view word) : PartialFolder() {

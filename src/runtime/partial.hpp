@@ -39,7 +39,7 @@ struct LivePartials {
 };
 LivePartials& live_partials();
 
-// For a process that is ending on a signal: removes its partials and stops its writers.
+// For a process that is ending: removes its partials and stops its writers. Several threads may call it.
 void remove_live_partials();
 
 // A partial folder, locked; removed with the object.

@@ -111,5 +111,16 @@ TEST_F(PartialTest, AProcessThatASignalEndsTakesItsPartialsAlong) {
   EXPECT_TRUE(fs::exists(folder / "out/x"));
 }
 
+// As one does that loses another rank while its own work fails.
+TEST_F(PartialTest, TwoThreadsMayEndTheProcess) {
+  EXPECT_EQ(run_in_child([&]() -> int {
+              const AtomicFile file(folder / "file");
+              std::thread(remove_live_partials).join();
+              remove_live_partials();
+              ::_exit(entries());  // the file's end would wait for that of the process
+            }),
+            0);
+}
+
 }  // namespace
 }  // namespace warpwright
