@@ -1,0 +1,264 @@
+#include "comm/store_server.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <asio/ip/v6_only.hpp>
+#include <charconv>
+#include <stdexcept>
+#include <utility>
+
+#include "comm/host.hpp"
+#include "core/error.hpp"
+
+namespace warpwright::store {
+namespace {
+
+constexpr std::size_t kMostStrangers = 64, kMostNamed = 8;
+constexpr std::chrono::seconds kForAnswers{2};
+
+std::chrono::seconds seconds_in(const std::string& text) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < 0) throw std::invalid_argument("it has no number of seconds");
+  return std::chrono::seconds(number);
+}
+
+std::string listed(const std::vector<std::string>& all) {
+  const std::size_t named = std::min(all.size(), kMostNamed);
+  std::string list =
+      fmt::format("{}", fmt::join(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(named), ", "));
+  if (named < all.size()) list += fmt::format(" and {} more", all.size() - named);
+  return list;
+}
+
+double seconds(std::chrono::milliseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+// Ranks of this machine alone need no port that others can reach.
+tcp::acceptor listening(asio::io_context& io, const StoreOptions& options) {
+  const auto port = static_cast<std::uint16_t>(options.port);
+  tcp::acceptor acceptor(io);
+  error_code failed;
+  tcp::endpoint place(tcp::v6(), port);
+  const bool local = options.address == "localhost" || options.address.starts_with("127.");
+  if (local) {
+    place = {asio::ip::address_v4::loopback(), port};
+  } else if (acceptor.open(tcp::v6(), failed); failed) {
+    place = {tcp::v4(), port};  // a system without IPv6
+  } else {
+    acceptor.set_option(asio::ip::v6_only(false), failed);
+  }
+  if (!acceptor.is_open()) acceptor.open(place.protocol(), failed);
+  if (!failed) acceptor.set_option(tcp::acceptor::reuse_address(true), failed);
+  if (!failed) acceptor.bind(place, failed);
+  if (!failed) acceptor.listen(asio::socket_base::max_listen_connections, failed);
+  if (failed) {
+    throw Error(fmt::format("rank 0 cannot listen on port {}: {}", options.port, failed.message()),
+                "MASTER_PORT", "choose a port that no process uses");
+  }
+  return acceptor;
+}
+
+}  // namespace
+
+std::string Server::Member::name() const {
+  return fmt::format("rank {} on {}", rank, host);
+}
+
+Server::Server(asio::io_context& io, const StoreOptions& options)
+    : options_(options),
+      acceptor_(listening(io, options)),
+      verdict_(io),
+      members_(static_cast<std::size_t>(options.ranks)) {
+  parts_.resize(members_.size());
+  accept();
+}
+
+void Server::tick(bool was_stopped) {
+  if (!welcomed_ && Clock::now() - start_ > options_.patience) return give_up_waiting();
+  refuse_the_silent();
+  accept();  // after an error, or after too many strangers
+  for (Member& member : members_) {
+    if (!member.connection || member.has_left) continue;
+    if (was_stopped) member.seen = Clock::now();
+    member.connection->send(Kind::alive);
+    if (Clock::now() - member.seen > options_.silence) return lose(member, "has given no sign of life");
+  }
+}
+
+bool Server::all_have_left() const {
+  for (const Member& member : members_) {
+    if (member.connection && !member.has_left) return false;
+  }
+  return true;
+}
+
+void Server::accept() {
+  if (strangers_.size() >= kMostStrangers || std::exchange(accepting_, true)) return;
+  acceptor_.async_accept([this](error_code failed, tcp::socket socket) {
+    accepting_ = false;
+    if (failed) {
+      trouble_ = fmt::format("; a connection was not accepted: {}", failed.message());
+      return;
+    }
+    socket.set_option(tcp::no_delay(true), failed);  // reading notes the failure
+    greet(std::make_shared<Connection>(std::move(socket)));
+    accept();
+  });
+}
+
+void Server::refuse_the_silent() {
+  while (!strangers_.empty() && Clock::now() - strangers_.front().since > options_.greeting) {
+    refuse(*strangers_.front().connection, "has not said which rank it is");
+  }
+}
+
+void Server::greet(const std::shared_ptr<Connection>& stranger) {
+  Connection& connection = *stranger;
+  strangers_.push_back({stranger, Clock::now()});
+  const auto rank = std::make_shared<int>(-1);
+  connection.read(
+      [this, &connection, rank](Kind kind, std::string text) {
+        if (*rank < 0) {
+          *rank = admitted(connection, kind, text);
+        } else {
+          receive(members_[static_cast<std::size_t>(*rank)], kind, std::move(text));
+        }
+      },
+      [this, &connection, rank](const std::string& reason) {
+        if (*rank < 0) return refuse(connection, reason);
+        Member& member = members_[static_cast<std::size_t>(*rank)];
+        if (!member.has_left) lose(member, reason);
+      });
+}
+
+int Server::admitted(Connection& connection, Kind kind, const std::string& text) {
+  const auto greeting = Greeting::parsed(text);
+  const auto refused = [&](const std::string& why) {
+    refuse(connection, why);
+    trouble_ = fmt::format("; {} was refused: it {}", connection.peer(), why);
+    return -1;
+  };
+  if (kind != Kind::hello || !greeting) return refused("is not a rank of this version of warpwright");
+  if (greeting->session != options_.session) {
+    return refused(
+        fmt::format("is a rank of run '{}', and rank 0 is of run '{}'", greeting->session, options_.session));
+  }
+  if (greeting->ranks != options_.ranks) {
+    return refused(fmt::format("is rank {} of {}, but rank 0 counts {} ranks", greeting->rank,
+                               greeting->ranks, options_.ranks));
+  }
+  if (greeting->rank < 0 || greeting->rank >= options_.ranks) {
+    return refused(fmt::format("is rank {} of {}, but ranks count from 0", greeting->rank, options_.ranks));
+  }
+  Member& member = members_[static_cast<std::size_t>(greeting->rank)];
+  if (member.connection) {
+    return refused(
+        fmt::format("is rank {}, which has connected already, from {}", greeting->rank, member.host));
+  }
+  connection.allow(kMostText);
+  member = {greeting->rank, greeting->host, connection.shared_from_this(), Clock::now()};
+  no_longer_strange(connection);
+  is_over_ ? connection.send(Kind::ended) : connection.send(Kind::alive, host_name());
+  if (++connected_ == options_.ranks) {
+    welcomed_ = true;
+    send_all(Kind::welcome, kProtocol);
+  }
+  return greeting->rank;
+}
+
+void Server::refuse(Connection& connection, const std::string& why) {
+  connection.send(Kind::refused, why);
+  connection.finish();
+  no_longer_strange(connection);
+}
+
+void Server::no_longer_strange(const Connection& connection) {
+  std::erase_if(strangers_, [&](const Stranger& s) { return s.connection.get() == &connection; });
+  accept();
+}
+
+void Server::receive(Member& member, Kind kind, std::string text) {
+  member.seen = Clock::now();
+  std::optional<std::string>& part = parts_[static_cast<std::size_t>(member.rank)];
+  if ((kind == Kind::text || kind == Kind::gathered) && !part) {
+    part = std::move(text);
+    if (++gathered_ == members_.size()) spread(kind);
+  } else if (kind == Kind::bye || kind == Kind::failed) {
+    member.has_left = true;
+    if (kind == Kind::failed) let_speak(member);
+    member.connection->finish();
+  } else if (kind == Kind::waits) {
+    member.waits = true;
+    if (!text.empty()) find_whom_they_wait_for(seconds_in(text));  // otherwise it answers
+  } else if (kind != Kind::alive) {
+    lose(member, "has sent a message out of turn");
+  }
+}
+
+void Server::spread(Kind kind) {
+  const std::string all = packed(parts_);
+  for (const Member& member : members_) {
+    if (!member.connection || member.has_left) continue;
+    member.connection->send(Kind::texts, kind == Kind::text || member.rank == 0 ? all : "");
+  }
+  parts_.assign(members_.size(), std::nullopt);
+  gathered_ = 0;
+}
+
+void Server::let_speak(Member& member) {
+  member.connection->send(is_over_ ? Kind::ended : Kind::speak);
+  if (!std::exchange(is_over_, true)) send_all(Kind::ended);
+}
+
+void Server::lose(Member& member, const std::string& what) {
+  member.has_left = true;
+  member.connection->send(Kind::ended);  // if it goes on later
+  let_rank_0_say(fmt::format("{} {}", member.name(), what));
+}
+
+void Server::let_rank_0_say(const std::string& problem) {
+  if (std::exchange(is_over_, true)) return;
+  for (const Member& member : members_) {
+    if (!member.connection || member.has_left) continue;
+    member.rank == 0 ? member.connection->send(Kind::lost, problem) : member.connection->send(Kind::ended);
+  }
+}
+
+void Server::find_whom_they_wait_for(std::chrono::seconds limit) {
+  if (std::exchange(asks_, true)) return;
+  send_all(Kind::waits);
+  verdict_.expires_after(kForAnswers);
+  verdict_.async_wait([this, limit](error_code stopped) {
+    if (stopped) return;
+    std::vector<std::string> busy;
+    for (const Member& member : members_) {
+      if (!member.waits && !member.has_left) busy.push_back(member.name());
+    }
+    const std::string who = busy.empty() ? "each rank" : listed(busy);
+    let_rank_0_say(fmt::format("{} ha{} kept others waiting for more than {} s (--collective-timeout)", who,
+                               busy.size() > 1 ? "ve" : "s", limit.count()));
+  });
+}
+
+void Server::give_up_waiting() {
+  std::vector<std::string> missing;
+  for (std::size_t r = 0; r < members_.size(); ++r) {
+    if (!members_[r].connection) missing.push_back(std::to_string(r));
+  }
+  welcomed_ = true;  // once is enough
+  const bool one = missing.size() == 1;
+  let_rank_0_say(fmt::format("rank{} {} of {} ha{} not connected within {} s{}", one ? "" : "s",
+                             listed(missing), options_.ranks, one ? "s" : "ve", seconds(options_.patience),
+                             trouble_));
+}
+
+void Server::send_all(Kind kind, std::string_view text) {
+  for (const Member& member : members_) {
+    if (member.connection && !member.has_left) member.connection->send(kind, text);
+  }
+}
+
+}  // namespace warpwright::store

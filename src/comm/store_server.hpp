@@ -1,0 +1,85 @@
+// Rank 0's side of the store: it greets the ranks, spreads their texts, and decides which one says why they
+// end.
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <asio/steady_timer.hpp>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/store.hpp"
+#include "comm/store_connection.hpp"
+
+namespace warpwright::store {
+
+// All calls come from the thread that runs the io_context.
+class Server {
+ public:
+  // Listens from here on. Throws Error if it cannot.
+  Server(asio::io_context& io, const StoreOptions& options);
+
+  // Every heartbeat: tells the ranks that rank 0 is alive, and looks whether they are.
+  void tick(bool was_stopped);
+
+  bool all_have_left() const;
+  bool all_have_connected() const { return connected_ == options_.ranks; }
+  int port() const { return acceptor_.local_endpoint().port(); }
+
+ private:
+  struct Member {
+    int rank = -1;
+    std::string host;
+    std::shared_ptr<Connection> connection;
+    Clock::time_point seen;
+    bool has_left = false, waits = false;
+
+    std::string name() const;
+  };
+  // A connection that has not greeted yet.
+  struct Stranger {
+    std::shared_ptr<Connection> connection;
+    Clock::time_point since;
+  };
+
+  void accept();
+  void refuse_the_silent();
+  void greet(const std::shared_ptr<Connection>& stranger);
+  // The rank of a process that has sent its first message; −1: it is refused.
+  int admitted(Connection& connection, Kind kind, const std::string& text);
+  void refuse(Connection& connection, const std::string& why);
+  void no_longer_strange(const Connection& connection);
+
+  void receive(Member& member, Kind kind, std::string text);
+  void spread(Kind kind);
+  // The first rank that fails says why, and the others end silently.
+  void let_speak(Member& member);
+  void lose(Member& member, const std::string& what);
+  // The others end silently.
+  void let_rank_0_say(const std::string& problem);
+  // A rank has waited for `limit`. Those that do not say soon that they wait, too, are why.
+  void find_whom_they_wait_for(std::chrono::seconds limit);
+  void give_up_waiting();
+  void send_all(Kind kind, std::string_view text = {});
+
+  const StoreOptions options_;
+  tcp::acceptor acceptor_;
+  asio::steady_timer verdict_;
+  std::vector<Member> members_;
+  std::vector<std::optional<std::string>> parts_;
+  std::size_t gathered_ = 0;
+  int connected_ = 0;
+  bool welcomed_ = false;
+  bool is_over_ = false;  // a rank says why they cannot go on
+  bool asks_ = false;     // who waits
+  std::string trouble_;   // why the last refused connection is not a rank
+  bool accepting_ = false;
+  std::vector<Stranger> strangers_;
+  const Clock::time_point start_ = Clock::now();
+};
+
+}  // namespace warpwright::store
