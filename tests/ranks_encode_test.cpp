@@ -2,7 +2,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <fstream>
+#include <regex>
+#include <thread>
 
 #include "runtime/file.hpp"
 #include "runtime/test_folder.hpp"
@@ -139,8 +142,7 @@ TEST_F(Encode, TheExitCodeTellsALostRankFromAnError) {
   const int port = free_local_port();
   const pid_t lost = fork();
   if (lost == 0) {
-    const Store store({.rank = 1, .ranks = 2, .address = "localhost", .port = port},
-                      [](const std::string&) {});
+    const Store store({.rank = 1, .ranks = 2, .address = "localhost", .port = port}, [](const Verdict&) {});
     ::_exit(0);  // without leaving the others
   }
   const pid_t rank = start_launched(0, encoding("embed", "bert", {}), as_torchrun(0, 2, port), folder);
@@ -152,6 +154,77 @@ TEST_F(Encode, TheExitCodeTellsALostRankFromAnError) {
   for (const Outcome& error : run_launched(2, encoding("embed", "nowhere", {}), folder)) {
     EXPECT_EQ(error.code, 1);
   }
+}
+
+// Ranks 0 and 1 of four die together, and one of the others says it.
+TEST_F(Encode, OneOfAHostSaysThatRank0IsLost) {
+  const int port = free_local_port();
+  pid_t children[2] = {};
+  for (const int r : {1, 0}) {
+    children[r] = fork();
+    if (children[r] != 0) continue;
+    const Store store({.rank = r, .ranks = 4, .address = "localhost", .port = port}, [](const Verdict&) {});
+    if (r == 1) ::pause();
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // all have heard that all have connected
+    ::kill(children[1], SIGKILL);
+    ::kill(::getpid(), SIGKILL);
+  }
+  pid_t ranks[2];
+  for (const int r : {2, 3}) {
+    Settings settings = as_torchrun(r, 4, port);
+    ranks[r - 2] = start_launched(r, encoding("embed", "bert", {}), settings, folder);
+  }
+  Words lines;
+  for (const int r : {2, 3}) {
+    const Outcome outcome = outcome_of(r, ranks[r - 2], folder);
+    EXPECT_EQ(outcome.code, 75);
+    lines.insert(lines.end(), outcome.lines.begin(), outcome.lines.end());
+  }
+  for (const pid_t child : children) wait_for(child);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("rank 0 on "), std::string::npos) << lines[0];
+}
+
+TEST_F(Encode, RanksWithAnotherCommandAreNamed) {
+  const int port = free_local_port();
+  const pid_t first = start_launched(0, encoding("embed", "bert", {}), as_torchrun(0, 2, port), folder);
+  const pid_t second =
+      start_launched(1, encoding("rank", "cross", {"--query", "a"}), as_torchrun(1, 2, port), folder);
+  const Outcome outcome = outcome_of(0, first, folder), other = outcome_of(1, second, folder);
+  ASSERT_EQ(outcome.lines.size(), 1u);
+  EXPECT_NE(outcome.lines[0].find("runs rank, and rank 0 runs embed"), std::string::npos) << outcome.lines[0];
+  EXPECT_TRUE(other.lines.empty());
+  for (const int code : {outcome.code, other.code}) EXPECT_EQ(code, 1);
+}
+
+// The ranks note the first error before they connect, and the second one after.
+TEST_F(Encode, AllEndLikeTheRankThatReports) {
+  Words after = encoding("embed", "bert", {});
+  after[4] = "-";
+  for (const Words& words : {encoding("embed", "bert", {"--lora"}), after}) {
+    Words lines;
+    for (const Outcome& outcome : run_launched(3, words, folder)) {
+      EXPECT_EQ(outcome.code, 2);
+      lines.insert(lines.end(), outcome.lines.begin(), outcome.lines.end());
+    }
+    ASSERT_EQ(lines.size(), 1u);
+    EXPECT_TRUE(std::regex_search(lines[0], std::regex("^warpwright: rank [012] on .*, --"))) << lines[0];
+  }
+}
+
+TEST_F(Encode, VariablesThatDoNotFitAreOneLine) {
+  const auto without_a_port = [](int rank, int ranks, int) {
+    Settings settings = as_torchrun(rank, ranks, 0);
+    settings.pop_back();
+    return settings;
+  };
+  Words lines;
+  for (const Outcome& outcome : run_launched(3, encoding("embed", "bert", {}), folder, 0, without_a_port)) {
+    EXPECT_EQ(outcome.code, 1);
+    lines.insert(lines.end(), outcome.lines.begin(), outcome.lines.end());
+  }
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("MASTER_PORT: is not set"), std::string::npos) << lines[0];
 }
 
 TEST_F(RanksEncode, StandardInputAndStreamsBelongToOneProcess) {

@@ -568,6 +568,13 @@ TEST_F(Ranks, AWrongCommandLineIsOneLine) {
   const Words lines = apart(training("wrong"), training("wrong", {"--lora"}));
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_NE(lines[0].find("--lora: unknown option"), std::string::npos) << lines[0];
+  EXPECT_TRUE(lines[0].starts_with("warpwright: rank 1 on ")) << lines[0];
+}
+
+TEST_F(Ranks, RanksWithAnotherCommandAreNamed) {
+  const Words lines = apart(training("train"), {"eval", "--model", "model", "--data", "data"});
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("runs eval, and rank 0 runs train"), std::string::npos) << lines[0];
 }
 
 // The others wait until rank 0 has written the checkpoint of the step before.

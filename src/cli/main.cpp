@@ -22,15 +22,17 @@
 
 namespace {
 
-using warpwright::cli::kWrongUsage;
-constexpr int kFailed = 1;
+using warpwright::Ending;
+using warpwright::Error;
 bool runs_alone = false;  // the command does not run over ranks
 
-int fail(int code, std::string_view message) {
-  if (!runs_alone && !warpwright::cli::may_report()) return code;
-  warpwright::cli::report_error(message);
-  if (!runs_alone) warpwright::cli::end_other_ranks();
-  return code;
+int fail(Ending ending, std::string_view message) {
+  if (runs_alone) {
+    warpwright::cli::report_error(message);
+  } else {
+    ending = warpwright::cli::end_launched(ending, message);
+  }
+  return static_cast<int>(ending);
 }
 
 int run(const std::vector<std::string>& words) {
@@ -50,7 +52,7 @@ int run(const std::vector<std::string>& words) {
     try {
       program->parse(arguments.words);
     } catch (const CLI::ParseError& error) {
-      return fail(kWrongUsage,
+      return fail(Ending::wrong_usage,
                   fmt::format("{}; see `{} --help`", error.what(), full_name(*arguments.command)));
     }
   }
@@ -61,7 +63,6 @@ int run(const std::vector<std::string>& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  using warpwright::Error;
   warpwright::cli::limit_spinning(argv);
   warpwright::cli::claim_standard_streams();
   warpwright::guard_mappings();
@@ -73,19 +74,19 @@ int main(int argc, char** argv) {
     return 128 + stop.signal;
   } catch (const warpwright::cli::RanksFailed& failed) {
     return failed.code;
-  } catch (const warpwright::UsageError& error) {
-    return fail(kWrongUsage, error.what());
+  } catch (const Error& error) {
+    return fail(warpwright::ending_of(error), error.what());
   } catch (const std::bad_alloc&) {
-    return fail(kFailed, "out of memory; use a smaller batch, sequence, model or input");
+    return fail(Ending::error, "out of memory; use a smaller batch, sequence, model or input");
   } catch (const std::filesystem::filesystem_error& error) {
     const Error whole(error.code().message(), error.path1().string(), "check the path and its permissions");
-    return fail(kFailed, whole.what());
+    return fail(Ending::error, whole.what());
   } catch (const std::system_error& error) {
-    if (std::ferror(stdout) == 0) return fail(kFailed, error.what());
+    if (std::ferror(stdout) == 0) return fail(Ending::error, error.what());
     const Error whole(fmt::format("cannot write: {}", error.code().message()), "standard output",
                       "check the free space or the program that reads it");
-    return fail(kFailed, whole.what());
+    return fail(Ending::error, whole.what());
   } catch (const std::exception& error) {
-    return fail(kFailed, error.what());
+    return fail(Ending::error, error.what());
   }
 }

@@ -1,13 +1,13 @@
 #include "cli/on_ranks.hpp"
 
 #include <fmt/format.h>
-#include <sysexits.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <new>
+#include <optional>
 #include <set>
 
 #include "cli/checks.hpp"
@@ -28,27 +28,22 @@ std::set<std::string>& commands_on_ranks() {
   return names;
 }
 
-// Nothing here waits for a GPU: what it has begun may never end.
-[[noreturn]] void end_process(const std::string& line, int code) {
+// Ends a rank that cannot go on, from whichever thread notes it. Nothing here waits for a GPU: what it has
+// begun may never end.
+[[noreturn]] void end_process(const std::string& line, Ending ending) {
   if (!line.empty()) report_error(line);
   remove_live_partials();  // before the launcher ends this process
-  if (line.empty()) wait_for_the_report();
-  ::_exit(code);
-}
-
-// Ends a rank that cannot go on, from whichever thread notes it. Its code says whether a new start may mend
-// it: the loss of another rank, but not the error that another one reports.
-void end_lost_rank(const std::string& line) {
-  end_process(line, line.empty() ? EXIT_FAILURE : EX_TEMPFAIL);
+  wait_for_others();
+  ::_exit(static_cast<int>(ending));
 }
 
 // Ends all ranks because of an error of this one.
 [[noreturn]] void end_failed_rank(const Comm& comm, const Error& error) {
-  const int code = dynamic_cast<const UsageError*>(&error) ? kWrongUsage : EXIT_FAILURE;
   const std::string place = fmt::format("{}, {}", rank_on_host(comm.rank()), error.where());
-  const bool reports = comm.fail();
+  const std::optional<Ending> told = comm.fail(ending_of(error));
   std::fflush(stdout);
-  end_process(reports ? Error(error.problem(), place, error.remedy()).what() : "", code);
+  if (told) end_process("", *told);
+  end_process(Error(error.problem(), place, error.remedy()).what(), ending_of(error));
 }
 
 }  // namespace
@@ -61,17 +56,16 @@ bool is_on_ranks(const CLI::App& command) {
   return commands_on_ranks().contains(command.get_name());
 }
 
-void OnRanksFlags::add_to(CLI::App& command) {
-  declare_on_ranks(command);
-  command
-      .add_option("--gpus", gpus,
-                  "Use this many GPUs of this machine, or all of them, with a process for each; default: one "
-                  "process on --device")
+void OnRanksFlags::add_to(CLI::App& app) {
+  declare_on_ranks(app);
+  command = app.get_name();
+  app.add_option("--gpus", gpus,
+                 "Use this many GPUs of this machine, or all of them, with a process for each; default: one "
+                 "process on --device")
       ->check(gpus_to_use())
-      ->excludes(command.get_option("--device"));
-  command
-      .add_option("--collective-timeout", collective_timeout,
-                  "Seconds that ranks wait for each other before they end; 0: no limit")
+      ->excludes(app.get_option("--device"));
+  app.add_option("--collective-timeout", collective_timeout,
+                 "Seconds that ranks wait for each other before they end; 0: no limit")
       ->capture_default_str()
       ->check(at_least(0));
 }
@@ -91,9 +85,9 @@ void run_on_ranks(const OnRanksFlags& flags, const std::function<void(const Laun
     }
   }
   prepare(launch);
-  if (launch.by == Launch::By::store) begin_to_connect();
+  begin_to_connect();
   const std::unique_ptr<const Comm> comm =
-      connect_ranks(launch, {std::chrono::seconds(flags.collective_timeout), end_lost_rank});
+      connect_ranks(launch, {std::chrono::seconds(flags.collective_timeout), end_process, flags.command});
   ending_ranks(*comm, [&] { work(*comm); });
 }
 

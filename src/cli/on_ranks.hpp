@@ -13,18 +13,17 @@
 
 namespace warpwright::cli {
 
-inline constexpr int kWrongUsage = 2;  // the exit code
-
 // --gpus and --collective-timeout.
 struct OnRanksFlags {
   std::string gpus;                       // N, all or ""
   std::int64_t collective_timeout = 600;  // seconds
+  std::string command{};                  // its name, which the ranks compare
 
   // After --device, which --gpus excludes.
-  void add_to(CLI::App& command);
+  void add_to(CLI::App& app);
 };
 
-// Says that a command calls run_on_ranks(): under a launcher, rank 0 alone reports its errors, those of its
+// Says that a command calls run_on_ranks(): under a launcher, one rank alone reports its errors, those of its
 // options too. OnRanksFlags::add_to() says so for its command.
 void declare_on_ranks(const CLI::App& command);
 bool is_on_ranks(const CLI::App& command);

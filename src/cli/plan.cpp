@@ -344,8 +344,10 @@ void add_plan(CLI::App& app) {
   f->run.device.add_to(*command);
   declare_on_ranks(*command);
   command->callback([f, command] {
+    OnRanksFlags ranks;
+    ranks.command = command->get_name();
     run_on_ranks(
-        {},
+        ranks,
         [&](const Launch& launch) {
           choose_device(f->run.ranks, f->run.device, *command, launch, Exchanged::tensors);
         },

@@ -2,21 +2,25 @@
 // are those of all ranks, and one line is enough.
 #pragma once
 
+#include <string_view>
+
+#include "comm/ending.hpp"
+
 namespace warpwright::cli {
 
 // This process's rank according to the launcher; 0 without one.
 int launched_rank();
 
-// From here on an error is reported unless connect_ranks() says otherwise.
+// From here on an error is reported unless connect_ranks() says otherwise, or with MPI another rank of this
+// host.
 void begin_to_connect();
 
-// Before an error is reported. False if another rank has reported it; this process then ends without a word.
-bool may_report();
+// Reports an error unless another rank does, and ends the others. Returns how this process ends: all ranks
+// end like the one that reports.
+Ending end_launched(Ending ending, std::string_view line);
 
-// In a rank that ends without a word: launchers may end the others as soon as one has ended.
-void wait_for_the_report();
-
-// After rank 0 has reported an error: tells the others.
-void end_other_ranks();
+// Before a rank ends because of an error: launchers may end the others as soon as one has ended, and the
+// ranks of this host see who reports.
+void wait_for_others();
 
 }  // namespace warpwright::cli

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <utility>
 
+#include "comm/floor.hpp"
 #include "comm/mpi.hpp"
 #include "comm/rank_store.hpp"
 #include "core/error.hpp"
@@ -60,9 +62,9 @@ class Imagined final : public Comm {
 // Ranks that a store connects.
 class Stored final : public Comm {
  public:
-  Stored(const Launch& launch, const std::shared_ptr<Watchdog>& watchdog)
-      : Comm(launch.rank, launch.ranks, watchdog), store_(store_options(launch), watchdog) {}
-  bool fail() const override { return store_.fail(); }
+  Stored(const Launch& launch, const std::string& command, const std::shared_ptr<Watchdog>& watchdog)
+      : Comm(launch.rank, launch.ranks, watchdog), store_(store_options(launch, command), watchdog) {}
+  std::optional<Ending> fail(Ending ending) const override { return store_.fail(ending); }
   void all_to_all(const std::vector<Outgoing>&, const std::vector<Incoming>&, const Stream&) const override {
     refuse();
   }
@@ -152,18 +154,24 @@ std::unique_ptr<const Comm> imagined_rank(int rank, int ranks) {
 std::unique_ptr<const Comm> connect_ranks(const Launch& launch, const RankOptions& options) {
   if (launch.by == Launch::By::nobody) return std::make_unique<Single>();
   if (launch.by == Launch::By::mpi) return connect_by_mpi(launch, options);
-  return std::make_unique<Stored>(launch,
+  return std::make_unique<Stored>(launch, options.command,
                                   std::make_shared<Watchdog>(launch.rank, options.limit, options.lost));
 }
 
-bool fail_before_connecting(const Launch& launch) {
-  // If another rank has the same error, its launcher ends this one meanwhile.
+std::optional<Ending> fail_before_connecting(const Launch& launch, Ending ending) {
+  // If another rank has the same error, its launcher ends this one meanwhile, or that rank says it.
   constexpr std::chrono::seconds kOthersFirst(10), kForOthers(5);
-  if (launch.by == Launch::By::mpi && launch.rank != 0) std::this_thread::sleep_for(kOthersFirst);
-  if (launch.by != Launch::By::store) return true;
-  StoreOptions options = store_options(launch);
+  if (launch.by == Launch::By::nobody) return std::nullopt;
+  if (launch.by == Launch::By::mpi) {
+    const Floor floor = floor_of_launcher();
+    const auto late = std::chrono::steady_clock::now() + kOthersFirst;
+    while (launch.rank != 0 && !floor.taken() && std::chrono::steady_clock::now() < late)
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    return floor.take(ending);
+  }
+  StoreOptions options = store_options(launch, "");
   options.patience = launch.rank == 0 ? kForOthers : kOthersFirst;
-  return Store::fail_at_once(options);
+  return Store::fail_at_once(options, ending);
 }
 
 }  // namespace warpwright

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -71,8 +72,8 @@ class Comm {
   void barrier() const { all_gather({}); }
   // The watchdog times how long the stream takes to reach this point.
   virtual void watch(const Stream&) const {}
-  // Ends the other ranks because of an error of this one. False if another rank says why they end.
-  virtual bool fail() const { return true; }
+  // As Store::fail().
+  virtual std::optional<Ending> fail(Ending) const { return std::nullopt; }
 
   // Seconds of the host's time that exchanges have taken so far. Most of it is spent waiting for other ranks.
   double seconds_in_exchanges() const { return watchdog_ ? watchdog_->seconds_in_operations() : 0; }
@@ -111,15 +112,17 @@ std::unique_ptr<const Comm> imagined_rank(int rank, int ranks);
 
 struct RankOptions {
   std::chrono::seconds limit{600};  // of an exchange; 0: none
-  Watchdog::Lost lost = [](const std::string&) {};
+  Watchdog::Lost lost = [](const std::string&, Ending) {};
+  std::string command{};  // the same for all ranks
 };
 
-// This process among those that its launcher has started. Throws Error if they cannot be reached. One call
-// per process: destroying the object disconnects the ranks.
+// This process among those that its launcher has started. Throws Error if they cannot be reached or have
+// another command, and LossError if one is lost. One call per process: destroying the object disconnects the
+// ranks.
 std::unique_ptr<const Comm> connect_ranks(const Launch& launch, const RankOptions& options = {});
 
-// For a process with an error before connect_ranks(): ends the other ranks. False if another rank says why
-// they end. Rank 0 says why before it makes this call, which waits for the others.
-bool fail_before_connecting(const Launch& launch);
+// For a process with an error before connect_ranks(): as Store::fail(). Rank 0 says why before it makes this
+// call, which waits for the others.
+std::optional<Ending> fail_before_connecting(const Launch& launch, Ending ending);
 
 }  // namespace warpwright

@@ -19,9 +19,6 @@ struct Launch {
   std::string address{};  // of rank 0, for the store; with MPI it may be empty
   int port = 0;
   std::string session{};  // the launcher's name of this run, for the store
-
-  // True if this rank says that rank 0 is missing or lost: one of each machine does.
-  bool speaks() const { return rank <= 1 || local_rank == 0; }
 };
 
 // The value of an environment variable, or null.

@@ -106,17 +106,6 @@ TEST(Launch, MpirunMayGetRank0sHost) {
   EXPECT_EQ(launch_in(with(environment, "MASTER_ADDR", "node1")).address, "node1");
 }
 
-TEST(Launch, OneRankOfEachHostSpeaks) {
-  const auto speaks = [](int rank, int local_rank) {
-    return Launch{.rank = rank, .ranks = 8, .local_rank = local_rank}.speaks();
-  };
-  EXPECT_TRUE(speaks(0, 0));
-  EXPECT_TRUE(speaks(1, 1));
-  EXPECT_FALSE(speaks(2, 2));
-  EXPECT_TRUE(speaks(4, 0));
-  EXPECT_FALSE(speaks(5, 1));
-}
-
 TEST(Launch, MpirunOfMpichWithinSlurm) {
   const Launch launch = launch_in({{"SLURM_STEP_NUM_TASKS", "2"},
                                    {"SLURM_PROCID", "1"},

@@ -11,6 +11,7 @@
 #include <random>
 #include <utility>
 
+#include "comm/floor.hpp"
 #include "comm/host.hpp"
 #include "comm/rank_store.hpp"
 #include "core/error.hpp"
@@ -65,18 +66,19 @@ class Mpi final : public Comm {
   }
 
   // Connects the store, by which the ranks note a lost one.
-  void connect_store(const Launch& launch, const std::shared_ptr<Watchdog>& watchdog) {
+  void connect_store(const Launch& launch, const std::string& command,
+                     const std::shared_ptr<Watchdog>& watchdog) {
     const std::vector<std::string> machines = all_gather(machine_id() + host_name());  // not two containers
     const bool is_one = std::ranges::count(machines, machines.front()) == size();
     const std::string address = launch.address.empty() ? host_name() : launch.address;
-    StoreOptions options = store_options(launch);
+    StoreOptions options = store_options(launch, command);
     options.address = is_one ? "127.0.0.1" : all_gather(address).front();
     std::random_device random;  // so that nobody else can greet as a rank
     options.session = all_gather(fmt::format("{:08x}{:08x}", random(), random())).front();
     options.agree = [this](int port) { return static_cast<int>(gathered(*this, {double(port)}).front()); };
     store_ = std::make_unique<RankStore>(std::move(options), watchdog);
   }
-  bool fail() const override { return store_->fail(); }
+  std::optional<Ending> fail(Ending ending) const override { return store_->fail(ending); }
 
   void all_to_all(const std::vector<Outgoing>& send, const std::vector<Incoming>& receive,
                   const Stream&) const override {
@@ -163,7 +165,7 @@ class Mpi final : public Comm {
 std::unique_ptr<const Comm> connect_by_mpi(const Launch& launch, const RankOptions& options) {
   constexpr std::chrono::seconds kStart(60);
   auto watchdog = std::make_shared<Watchdog>(launch.rank, options.limit, options.lost);
-  watchdog->set_others({.fail = [speaks = launch.speaks()] { return speaks; }, .wait_too_long = {}});
+  watchdog->set_others({.fail = [] { return floor_of_launcher().take(Ending::loss); }, .wait_too_long = {}});
   {
     const Watchdog::Operation start(watchdog.get(), "start of MPI", kStart,
                                     "see which rank has not started, and start all ranks again");
@@ -176,7 +178,7 @@ std::unique_ptr<const Comm> connect_by_mpi(const Launch& launch, const RankOptio
     throw Error(fmt::format("{} ranks were started, but MPI connects {}", launch.ranks, comm->size()),
                 "launcher", "start them with the mpirun of the MPI that this build uses");
   }
-  comm->connect_store(launch, watchdog);
+  comm->connect_store(launch, options.command, watchdog);
   return comm;
 }
 

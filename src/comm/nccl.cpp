@@ -111,7 +111,7 @@ class Nccl final : public Comm {
     return texts_.all_gather(mine);
   }
   std::vector<std::string> gather_piece(std::string_view mine) const override { return texts_.gather(mine); }
-  bool fail() const override { return texts_.fail(); }
+  std::optional<Ending> fail(Ending ending) const override { return texts_.fail(ending); }
   // A graph is watched when it is launched.
   void watch(const Stream& stream) const override {
     cudaStreamCaptureStatus status{};

@@ -12,21 +12,22 @@ StoreOptions asking(StoreOptions options, const std::shared_ptr<Watchdog>& watch
 
 }  // namespace
 
-StoreOptions store_options(const Launch& launch) {
+StoreOptions store_options(const Launch& launch, const std::string& command) {
   StoreOptions options{.rank = launch.rank, .ranks = launch.ranks, .address = launch.address};
   options.port = launch.port;
   options.session = launch.session;
-  options.speaks = launch.speaks();
+  options.command = command;
   return options;
 }
 
 RankStore::RankStore(StoreOptions options, std::shared_ptr<Watchdog> watchdog)
     : Store(asking(std::move(options), watchdog),
-            [watchdog](const std::string& problem) {
-              problem.empty() ? watchdog->lose_silently() : watchdog->lose(problem, kSeeThatRank);
+            [watchdog](const Verdict& verdict) {
+              verdict.problem.empty() ? watchdog->lose_silently(verdict.ending)
+                                      : watchdog->lose(verdict.problem, verdict.remedy);
             }),
       watchdog_(std::move(watchdog)) {
-  watchdog_->set_others({.fail = [this] { return fail(); },
+  watchdog_->set_others({.fail = [this] { return fail(Ending::loss); },
                          .wait_too_long = [this](std::chrono::seconds limit) { wait_too_long(limit); }});
 }
 

@@ -9,7 +9,7 @@
 
 namespace warpwright {
 
-StoreOptions store_options(const Launch& launch);
+StoreOptions store_options(const Launch& launch, const std::string& command);
 
 class RankStore : public Store {
  public:

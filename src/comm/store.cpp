@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/floor.hpp"
 #include "comm/host.hpp"
 #include "comm/store_connection.hpp"
 #include "comm/store_server.hpp"
@@ -34,52 +35,53 @@ using store::Kind;
 class Store::Network {
  public:
   Network(const StoreOptions& options, Lost lost)
-      : options_(options), lost_(std::move(lost)), work_(io_.get_executor()), timer_(io_), farewell_(io_) {
+      : options_(options),
+        lost_(std::move(lost)),
+        work_(io_.get_executor()),
+        timer_(io_),
+        farewell_(io_),
+        listening_(io_) {
     options_.session.resize(std::min(options_.session.size(), store::kMostSession));
-    if (options_.rank == 0) server_.emplace(io_, options_);
-    if (options_.agree) options_.port = options_.agree(server_ ? server_->port() : 0);
-    place_ = fmt::format("{}:{}", options_.address, options_.port);
-    host_of_0_ = options_.address;
-    start_ = Clock::now();
   }
 
   // Returns when all ranks have connected.
   void join() {
     try {
+      open();
       connect();
       // Rank 0 ends the wait. Another program may not.
       const auto deadline = server_ ? Clock::time_point::max() : start_ + 2 * options_.patience;
-      if (!run_until(deadline, [this] { return welcomed_ || refusal_; }))
-        miss_rank_0("does not answer as rank 0");
-      if (refusal_) throw Error(*refusal_);
-    } catch (const Error&) {
-      if (server_ && is_told_)
-        run_until(Clock::now() + kForLateRanks, [this] { return server_->all_have_connected(); });
-      if (server_) run_until(Clock::now() + kRetry, [] { return false; });  // the others hear of it
-      if (is_silent_) lost_("");
+      if (!wait_until(deadline, [this] { return welcomed_; })) throw not_rank_0();
+    } catch (const Error& error) {
+      refuse(error);  // it hears of no other error from here on
+      if (!told_) told_ = floor().take(ending_of(error));
+      if (server_ && told_) {
+        server_->end_all(*told_);
+        run_until(Clock::now() + kForLateRanks, [this] { return server_->connected() == options_.ranks; });
+      }
+      let_others_hear();
+      if (told_) lost_({*told_});
       throw;
     }
     thread_ = std::thread([this] { io_.run(); });
   }
 
-  bool fail_at_once() {
+  std::optional<Ending> fail_at_once(Ending ending) {
     try {
-      connect();
-      connection_->send(Kind::failed);
-      run_until(start_ + options_.patience,
-                [this] { return has_ended_ && (!server_ || server_->all_have_connected()); });
-      if (server_) run_until(Clock::now() + kRetry, [] { return false; });  // the others hear of it
+      open();
+      server_ ? tell_others(ending) : ask_rank_0(ending);
     } catch (const Error&) {  // the process has an error of its own to report
     }
-    return !is_told_;
+    if (!told_) told_ = floor().take(ending);
+    return options_.rank == 0 ? std::nullopt : told_;
   }
 
   // Tells the others that this rank cannot go on.
-  bool fail() {
+  std::optional<Ending> fail(Ending ending) {
     std::unique_lock lock(mutex_);
-    asio::post(io_, [this] { connection_->send(Kind::failed); });
-    changed_.wait_for(lock, kMostFarewell, [this] { return may_speak_ || problem_; });
-    return !problem_;
+    asio::post(io_, [this, ending] { connection_->send(Kind::failed, store::packed({ending})); });
+    changed_.wait_for(lock, kMostFarewell, [this] { return may_speak_ || verdict_; });
+    return verdict_ ? std::optional(verdict_->ending) : std::nullopt;
   }
 
   void wait_too_long(std::chrono::seconds limit) {
@@ -89,7 +91,7 @@ class Store::Network {
   void leave(bool failed) {
     asio::post(io_, [this, failed] {
       leaving_ = true;
-      connection_->send(failed ? Kind::failed : Kind::bye);
+      failed ? connection_->send(Kind::failed, store::packed({Ending::error})) : connection_->send(Kind::bye);
       leave_by_ = Clock::now() + (failed ? kMostFarewell : options_.silence);
       failed_ = failed;
       timer_.cancel();  // the next tick is now
@@ -102,8 +104,10 @@ class Store::Network {
     std::unique_lock lock(mutex_);
     texts_.reset();
     asio::post(io_, [this, kind, text = std::string(mine)] { connection_->send(kind, text); });
-    changed_.wait(lock, [this] { return texts_ || problem_; });
-    if (!texts_) throw Error(*problem_, "exchange between ranks", kSeeThatRank);
+    changed_.wait(lock, [this] { return texts_ || verdict_; });
+    if (!texts_)
+      throw Error(verdict_->problem.empty() ? kEnded : verdict_->problem, "exchange between ranks",
+                  kSeeThatRank);
     return *std::exchange(texts_, std::nullopt);
   }
 
@@ -111,10 +115,31 @@ class Store::Network {
   static constexpr std::chrono::milliseconds kMostFarewell{1000}, kFarewell{5}, kRetry{200};
   static constexpr std::chrono::seconds kForLateRanks{5};
 
+  // Rank 0 listens from here on.
+  void open() {
+    if (options_.rank == 0) server_.emplace(io_, options_);
+    if (options_.agree) options_.port = options_.agree(server_ ? server_->port() : 0);
+    start_ = Clock::now();
+  }
+
+  // On rank 0, which has said why.
+  void tell_others(Ending ending) {
+    server_->end_all(ending);
+    run_until(start_ + options_.patience, [this] { return server_->connected() == options_.ranks - 1; });
+    let_others_hear();
+  }
+
+  void ask_rank_0(Ending ending) {
+    connect();
+    connection_->send(Kind::failed, store::packed({ending}));
+    run_until(start_ + options_.patience, [this] { return has_ended_; });
+  }
+
   // Returns when rank 0 has taken this rank. Throws Error if it cannot be reached, or if this process is not
   // to be a rank.
   void connect() {
     const auto deadline = start_ + options_.patience;
+    listen_to_host();
     // Rank 0 listens already.
     const auto reached_by = server_ ? std::min(deadline, start_ + options_.greeting) : deadline;
     connection_ = std::make_shared<Connection>(connected(reached_by));
@@ -122,51 +147,79 @@ class Store::Network {
                       [this](const std::string& reason) { end(reason); });
     seen_ = deadline;  // rank 0 may accept that late
     ticked_ = Clock::now();
-    connection_->send(Kind::hello,
-                      Greeting{options_.rank, options_.ranks, host_name(), options_.session}.text());
+    const Greeting greeting{options_.rank, options_.ranks, host_name(), options_.session, options_.command};
+    connection_->send(Kind::hello, greeting.text());
     tick();
-    if (!run_until(deadline, [this] { return is_taken_ || refusal_; }))
-      miss_rank_0("does not answer as rank 0");
-    if (refusal_) throw Error(*refusal_);
+    if (!wait_until(deadline, [this] { return is_taken_; })) throw not_rank_0();
+  }
+
+  // Before all ranks have connected, one may have an error that only the ranks of its host can hear.
+  void listen_to_host() {
+    if (welcomed_ || refusal_) return;
+    if (const auto ending = floor().taken()) return lose({*ending});
+    listening_.expires_after(kRetry);
+    listening_.async_wait([this](error_code) { listen_to_host(); });
   }
 
   // Tries until rank 0 listens.
   tcp::socket connected(Clock::time_point deadline) {
+    error_code failed = asio::error::timed_out;  // of the last attempt that has ended
     while (true) {
       tcp::socket socket(io_);
-      std::optional<error_code> result;
-      error_code failed;
-      const auto ends = tcp::resolver(io_).resolve(options_.address, std::to_string(options_.port), failed);
-      if (!failed) {
-        asio::async_connect(socket, ends, [&](error_code reason, const tcp::endpoint&) { result = reason; });
-        if (!run_until(deadline, [&] { return result.has_value(); })) {
-          socket.close();
-          run_until(Clock::time_point::max(), [&] { return result.has_value(); });
-          result = asio::error::timed_out;
-        }
+      error_code unknown;
+      const auto ends = tcp::resolver(io_).resolve(options_.address, std::to_string(options_.port), unknown);
+      if (unknown) {
+        failed = unknown;
+      } else if (const auto result = attempted(socket, ends, deadline)) {
         failed = *result;
       }
       if (!failed) {
         socket.set_option(tcp::no_delay(true));
         return socket;
       }
-      if (Clock::now() >= deadline) {
-        if (options_.rank == 0) {
-          throw Error(fmt::format("MASTER_ADDR is not an address of this host, which runs rank 0: {}",
-                                  failed.message()),
-                      place_, "set it to the host of rank 0");
-        }
-        miss_rank_0(fmt::format("rank {} cannot reach rank 0 there: {}", options_.rank, failed.message()));
-        throw Error(*refusal_);
-      }
-      run_until(std::min(deadline, Clock::now() + kRetry), [] { return false; });
+      if (Clock::now() >= deadline) not_reached(failed.message(), bool(unknown));
+      wait_until(std::min(deadline, Clock::now() + kRetry), [] { return false; });
     }
   }
+
+  // Nothing if the attempt has not ended at the deadline.
+  std::optional<error_code> attempted(tcp::socket& socket, const tcp::resolver::results_type& ends,
+                                      Clock::time_point deadline) {
+    std::optional<error_code> result;
+    asio::async_connect(socket, ends, [&](error_code reason, const tcp::endpoint&) { result = reason; });
+    if (run_until(deadline, [&] { return result || refusal_; }) && result) return result;
+    socket.close();
+    run_until(Clock::time_point::max(), [&] { return result.has_value(); });
+    if (refusal_) std::rethrow_exception(refusal_);
+    return std::nullopt;
+  }
+
+  // is_unknown: the address has no host.
+  [[noreturn]] void not_reached(const std::string& reason, bool is_unknown) const {
+    if (options_.rank == 0) {
+      throw Error(fmt::format("MASTER_ADDR is not an address of this host, which runs rank 0: {}", reason),
+                  place(), "set it to the host of rank 0");
+    }
+    const std::string problem = fmt::format("rank 0 cannot be reached there: {}", reason);
+    if (is_unknown) throw Error(problem, place(), kCheckMaster);
+    throw LossError(problem, place(), kCheckMaster);
+  }
+  Error not_rank_0() const { return {"does not answer as rank 0", place(), kCheckMaster}; }
 
   template <class Done>
   bool run_until(Clock::time_point deadline, const Done& done) {
     while (!done() && Clock::now() < deadline) io_.run_one_until(deadline);
     return done();
+  }
+  // Throws the reason why this process is no rank.
+  template <class Done>
+  bool wait_until(Clock::time_point deadline, const Done& done) {
+    run_until(deadline, [&] { return refusal_ || done(); });
+    if (refusal_) std::rethrow_exception(refusal_);
+    return done();
+  }
+  void let_others_hear() {
+    if (server_) run_until(Clock::now() + kRetry, [] { return false; });
   }
 
   void receive(Kind kind, std::string text) {
@@ -179,8 +232,8 @@ class Store::Network {
       is_taken_ = welcomed_ = true;
       connection_->allow(static_cast<std::size_t>(options_.ranks) * (kMostText + sizeof(std::uint32_t)));
     } else if (kind == Kind::refused) {
-      refusal_ = Error("this process was refused: it " + text, place_,
-                       "start each rank once, with its own rank and the number of all ranks");
+      refuse(Error("this process was refused: it " + text, place(),
+                   "start each rank once, with its own rank and the number of all ranks"));
     } else if (kind == Kind::texts) {
       if (!welcomed_) throw std::invalid_argument("it comes too early");
       std::vector<std::string> texts = store::unpacked(text);
@@ -190,11 +243,8 @@ class Store::Network {
       const std::lock_guard lock(mutex_);
       texts_ = std::move(texts);
       changed_.notify_all();
-    } else if (kind == Kind::lost) {
-      lose(text);
     } else if (kind == Kind::ended) {
-      is_told_ = true;
-      lose("");
+      lose(store::verdict_in(text));
     } else if (kind == Kind::speak) {
       const std::lock_guard lock(mutex_);
       may_speak_ = true;
@@ -208,49 +258,49 @@ class Store::Network {
   void end(const std::string& reason) {
     has_ended_ = true;
     if (leaving_ || may_speak_) return;
-    if (welcomed_) {
-      lose_rank_0(reason);
-    } else if (!refusal_) {
-      miss_rank_0("rank 0 " + reason);
-    }
+    is_taken_ ? lose_rank_0(reason) : refuse(Error("rank 0 " + reason, place(), kCheckMaster));
   }
 
   // Before all ranks have connected.
-  void miss_rank_0(const std::string& problem) {
-    is_silent_ = !options_.speaks;
-    refusal_ = Error(problem, place_, "check MASTER_ADDR and MASTER_PORT, and that rank 0 runs");
+  template <class Reason>
+  void refuse(const Reason& reason) {
+    if (!refusal_) refusal_ = std::make_exception_ptr(reason);
   }
 
+  // Rank 0 can no longer decide who says it.
   void lose_rank_0(const std::string& what) {
-    lose(options_.speaks ? fmt::format("rank 0 on {} {}", host_of_0_, what) : "");
+    if (leaving_ || is_lost_) return;
+    const auto other = welcomed_ ? floor().take(Ending::loss) : std::nullopt;
+    other ? lose({*other})
+          : lose({Ending::loss, fmt::format("rank 0 on {} {}", host_of_0_, what), kSeeThatRank});
   }
 
-  // problem: "" if another rank says it.
-  void lose(const std::string& problem) {
+  void lose(Verdict verdict) {
     if (leaving_ || refusal_ || std::exchange(is_lost_, true)) return;
+    if (welcomed_ && was_stopped()) verdict.problem.clear();
+    if (verdict.problem.empty()) told_ = verdict.ending;
     if (!welcomed_) {
-      is_silent_ = problem.empty();
-      refusal_ = Error(is_silent_ ? kEnded : problem, place_,
-                       is_silent_ ? kSeeThatRank
-                                  : "start all ranks with one MASTER_ADDR, MASTER_PORT and number of ranks");
-      return;
+      const std::string problem = told_ ? kEnded : verdict.problem;
+      const std::string remedy = told_ ? kSeeThatRank : verdict.remedy;
+      return verdict.ending == Ending::loss ? refuse(LossError(problem, place(), remedy))
+                                            : refuse(Error(problem, place(), remedy));
     }
-    if (problem.empty() || was_stopped()) return conclude("");
-    if (!server_) return conclude(problem);
+    if (told_ || !server_) return conclude(verdict);
     // A process that ends with unread messages may take back what it has sent.
     farewell_.expires_after(kRetry);
-    farewell_.async_wait([this, problem](error_code) { conclude(problem); });
+    farewell_.async_wait([this, verdict](error_code) { conclude(verdict); });
   }
 
-  void conclude(const std::string& problem) {
+  void conclude(const Verdict& verdict) {
     {
       const std::lock_guard lock(mutex_);
-      problem_ = problem.empty() ? kEnded : problem;
+      verdict_ = verdict;
       changed_.notify_all();
     }
-    lost_(problem);
+    lost_(verdict);
   }
   static constexpr const char* kEnded = "another rank has ended with an error";
+  static constexpr const char* kCheckMaster = "check MASTER_ADDR and MASTER_PORT, and that rank 0 runs";
 
   // True if this process has given no sign of life itself: the others have said so.
   bool was_stopped() const { return was_stopped_ || Clock::now() - ticked_ >= options_.silence; }
@@ -275,24 +325,26 @@ class Store::Network {
     timer_.async_wait([this](error_code) { tick(); });
   }
 
+  std::string place() const { return fmt::format("{}:{}", options_.address, options_.port); }
+  Floor floor() const { return Floor(fmt::format("{} {}", place(), options_.session)); }
+
   StoreOptions options_;
   const Lost lost_;
-  std::string place_, host_of_0_;
+  std::string host_of_0_ = options_.address;
   asio::io_context io_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
-  asio::steady_timer timer_, farewell_;
+  asio::steady_timer timer_, farewell_, listening_;
   std::optional<store::Server> server_;
   std::shared_ptr<Connection> connection_;
   Clock::time_point start_, seen_, ticked_, leave_by_;
   bool is_taken_ = false, welcomed_ = false, leaving_ = false, has_ended_ = false, failed_ = false;
   bool is_lost_ = false, was_stopped_ = false;
-  bool is_silent_ = false;  // about its refusal
-  bool is_told_ = false;    // that another rank reports an error
-  std::optional<Error> refusal_;
-  std::mutex mutex_;  // of the next four
+  std::optional<Ending> told_;  // another rank says why they end like this
+  std::exception_ptr refusal_;  // why this process is no rank
+  std::mutex mutex_;            // of the next four
   std::condition_variable changed_;
   std::optional<std::vector<std::string>> texts_;
-  std::optional<std::string> problem_;
+  std::optional<Verdict> verdict_;
   bool may_speak_ = false;  // the thread of the io_context reads it without the mutex
   std::thread thread_;
 };
@@ -314,20 +366,16 @@ std::vector<std::string> Store::gather(std::string_view mine) {
   return network_->exchange(Kind::gathered, mine);
 }
 
-bool Store::fail() {
-  return network_->fail();
+std::optional<Ending> Store::fail(Ending ending) {
+  return network_->fail(ending);
 }
 
 void Store::wait_too_long(std::chrono::seconds limit) {
   network_->wait_too_long(limit);
 }
 
-bool Store::fail_at_once(const StoreOptions& options) {
-  try {
-    return Network(options, [](const std::string&) {}).fail_at_once();
-  } catch (const Error&) {  // rank 0 cannot listen
-    return true;
-  }
+std::optional<Ending> Store::fail_at_once(const StoreOptions& options, Ending ending) {
+  return Network(options, [](const Verdict&) {}).fail_at_once(ending);
 }
 
 int free_local_port() {

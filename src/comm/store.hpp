@@ -2,16 +2,20 @@
 //
 // Rank 0 listens, and every rank, rank 0 included, connects to it. The store carries texts and signs of life,
 // and tells every rank when another one ends. One rank then says why: the first that fails, or rank 0 if a
-// rank is lost. If rank 0 is lost, one rank of each host says so. The store never carries a tensor.
+// rank is lost. If rank 0 is lost, one rank of each host says so (floor.hpp). The others end silently, and
+// all with one exit code. The store never carries a tensor.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "comm/ending.hpp"
 
 namespace warpwright {
 
@@ -20,11 +24,11 @@ struct StoreOptions {
   std::string address;  // of rank 0: a host's name or an IP address
   int port = 0;
   std::string session{};                       // of the run: ranks of another one are refused
+  std::string command{};                       // what this rank does: rank 0 compares it. "": unknown
   std::chrono::milliseconds patience{60'000};  // until all ranks have connected
   std::chrono::milliseconds greeting{10'000};  // until a connection says which rank it is
   std::chrono::milliseconds heartbeat{5'000};  // between signs of life
   std::chrono::milliseconds silence{15'000};   // after which a rank counts as lost
-  bool speaks = true;  // if rank 0 is missing or lost; if not, another rank of this host says so
   // Every rank calls it, rank 0 with the port at which it listens: returns that port. Null: it is `port`.
   std::function<int(int port)> agree{};
   std::function<bool()> is_waiting{};  // whether this rank waits for others
@@ -38,12 +42,12 @@ inline constexpr const char* kSeeThatRank =
 
 class Store {
  public:
-  // Called from the store's thread when the ranks cannot go on: why, or "" if the rank with the error says
-  // it. May be called again. If it returns, all_gather() fails from then on.
-  using Lost = std::function<void(const std::string& problem)>;
+  // Called from the store's thread when the ranks cannot go on. May be called again. If it returns,
+  // all_gather() fails from then on.
+  using Lost = std::function<void(const Verdict& verdict)>;
 
-  // Returns when all ranks have connected. Throws Error if rank 0 cannot listen or be reached, or if it
-  // refuses this rank.
+  // Returns when all ranks have connected. Throws Error if rank 0 cannot listen or refuses this rank, and
+  // LossError if a rank does not come or ends before.
   Store(const StoreOptions& options, Lost lost);
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
@@ -55,12 +59,13 @@ class Store {
   // The same on rank 0, and nothing elsewhere.
   std::vector<std::string> gather(std::string_view mine);
 
-  // Ends the other ranks because of an error of this one. False if another rank says why they end.
-  bool fail();
+  // Ends the other ranks because of an error of this one, which says why. If another rank does, returns how
+  // that one ends, and so do all.
+  std::optional<Ending> fail(Ending ending);
   // Ends all ranks because this one has waited for `limit`. Rank 0 names those that do not wait.
   void wait_too_long(std::chrono::seconds limit);
   // fail() for a process with an error before it has a store. Rank 0 waits for the others to tell them.
-  static bool fail_at_once(const StoreOptions& options);
+  static std::optional<Ending> fail_at_once(const StoreOptions& options, Ending ending);
 
  private:
   class Network;  // with the library's types

@@ -13,6 +13,8 @@
 namespace warpwright::store {
 namespace {
 
+constexpr const char* kNoCommand = "-";
+
 std::string peer_of(const tcp::socket& socket) {
   error_code failed;
   const tcp::endpoint end = socket.remote_endpoint(failed);
@@ -24,6 +26,25 @@ std::string has_ended(error_code reason) {
 }
 
 }  // namespace
+
+Verdict verdict_in(const std::string& text) {
+  std::istringstream parts(text);
+  int code = 0;
+  Verdict verdict;
+  if (parts >> code && parts.get()) {
+    std::getline(parts, verdict.problem, '\0');
+    std::getline(parts, verdict.remedy, '\0');
+  }
+  verdict.ending = static_cast<Ending>(code);
+  for (const Ending known : {Ending::error, Ending::wrong_usage, Ending::loss}) {
+    if (static_cast<int>(known) == code) return verdict;
+  }
+  throw std::invalid_argument("it does not say how the ranks end");
+}
+
+std::string packed(const Verdict& verdict) {
+  return fmt::format("{} {}{}{}", static_cast<int>(verdict.ending), verdict.problem, '\0', verdict.remedy);
+}
 
 std::string packed(const std::vector<std::optional<std::string>>& texts) {
   std::string all;
@@ -115,15 +136,17 @@ void Connection::write() {
 }
 
 std::string Greeting::text() const {
-  return fmt::format("{} {} {} {} {}", kProtocol, rank, ranks, host, session);
+  return fmt::format("{} {} {} {} {} {}", kProtocol, rank, ranks, host,
+                     command.empty() ? kNoCommand : command, session);
 }
 
 std::optional<Greeting> Greeting::parsed(const std::string& text) {
   std::istringstream words(text);
   std::string protocol;
   Greeting greeting;
-  words >> protocol >> greeting.rank >> greeting.ranks >> greeting.host;
+  words >> protocol >> greeting.rank >> greeting.ranks >> greeting.host >> greeting.command;
   if (!words || protocol != kProtocol) return std::nullopt;
+  if (greeting.command == kNoCommand) greeting.command.clear();
   words.get();
   std::getline(words, greeting.session, '\0');
   return greeting;

@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/ending.hpp"
+
 namespace warpwright::store {
 
 using asio::error_code;
@@ -30,16 +32,19 @@ enum class Kind : std::uint64_t {
   texts,     // to all: all parts; after gathered none but for rank 0
   alive,     // both ways
   bye,       // from a rank that leaves
-  failed,    // from a rank that cannot go on
-  lost,      // to rank 0: why they cannot go on
-  ended,     // to all: another rank says why
+  failed,    // from a rank that cannot go on: Verdict
+  ended,     // to all: Verdict, with its problem for the rank that says it
   speak,     // to a rank that has failed: it says why
   waits,     // from a rank: it waits for others, too long for one of them; to all: who waits?
 };
 using Header = std::array<std::uint64_t, 2>;
 
 inline constexpr std::size_t kMostSession = 200;
-inline constexpr const char* kProtocol = "warpwright-ranks-5";
+inline constexpr const char* kProtocol = "warpwright-ranks-6";
+
+// Throws std::invalid_argument if it is not one.
+Verdict verdict_in(const std::string& text);
+std::string packed(const Verdict& verdict);
 
 // The parts of an exchange as one text.
 std::string packed(const std::vector<std::optional<std::string>>& texts);
@@ -89,6 +94,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 struct Greeting {
   int rank = -1, ranks = -1;
   std::string host, session;
+  std::string command;  // "": none, because of an error before it was known
 
   std::string text() const;
   static std::optional<Greeting> parsed(const std::string& text);

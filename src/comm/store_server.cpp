@@ -161,12 +161,21 @@ int Server::admitted(Connection& connection, Kind kind, const std::string& text)
   connection.allow(kMostText);
   member = {greeting->rank, greeting->host, connection.shared_from_this(), Clock::now()};
   no_longer_strange(connection);
-  is_over_ ? connection.send(Kind::ended) : connection.send(Kind::alive, host_name());
+  over_ ? connection.send(Kind::ended, packed({*over_})) : connection.send(Kind::alive, host_name());
+  require_same_command(member, greeting->command);
   if (++connected_ == options_.ranks) {
     welcomed_ = true;
     send_all(Kind::welcome, kProtocol);
   }
   return greeting->rank;
+}
+
+// A rank with an error before it connects tells no command.
+void Server::require_same_command(const Member& member, const std::string& command) {
+  if (command.empty() || options_.command.empty() || command == options_.command) return;
+  let_rank_0_say({Ending::error,
+                  fmt::format("{} runs {}, and rank 0 runs {}", member.name(), command, options_.command),
+                  "start all ranks with one command"});
 }
 
 void Server::refuse(Connection& connection, const std::string& why) {
@@ -188,7 +197,7 @@ void Server::receive(Member& member, Kind kind, std::string text) {
     if (++gathered_ == members_.size()) spread(kind);
   } else if (kind == Kind::bye || kind == Kind::failed) {
     member.has_left = true;
-    if (kind == Kind::failed) let_speak(member);
+    if (kind == Kind::failed) let_speak(member, verdict_in(text).ending);
     member.connection->finish();
   } else if (kind == Kind::waits) {
     member.waits = true;
@@ -208,22 +217,29 @@ void Server::spread(Kind kind) {
   gathered_ = 0;
 }
 
-void Server::let_speak(Member& member) {
-  member.connection->send(is_over_ ? Kind::ended : Kind::speak);
-  if (!std::exchange(is_over_, true)) send_all(Kind::ended);
+void Server::let_speak(Member& member, Ending ending) {
+  if (over_) return member.connection->send(Kind::ended, packed({*over_}));
+  member.connection->send(Kind::speak);
+  end_all(ending);
+}
+
+void Server::end_all(Ending ending) {
+  over_ = ending;
+  send_all(Kind::ended, packed({ending}));
 }
 
 void Server::lose(Member& member, const std::string& what) {
   member.has_left = true;
-  member.connection->send(Kind::ended);  // if it goes on later
-  let_rank_0_say(fmt::format("{} {}", member.name(), what));
+  member.connection->send(Kind::ended, packed({Ending::loss}));  // if it goes on later
+  let_rank_0_say({Ending::loss, fmt::format("{} {}", member.name(), what), kSeeThatRank});
 }
 
-void Server::let_rank_0_say(const std::string& problem) {
-  if (std::exchange(is_over_, true)) return;
+void Server::let_rank_0_say(const Verdict& verdict) {
+  if (over_) return;
+  over_ = verdict.ending;
   for (const Member& member : members_) {
     if (!member.connection || member.has_left) continue;
-    member.rank == 0 ? member.connection->send(Kind::lost, problem) : member.connection->send(Kind::ended);
+    member.connection->send(Kind::ended, packed(member.rank == 0 ? verdict : Verdict{verdict.ending}));
   }
 }
 
@@ -238,8 +254,10 @@ void Server::find_whom_they_wait_for(std::chrono::seconds limit) {
       if (!member.waits && !member.has_left) busy.push_back(member.name());
     }
     const std::string who = busy.empty() ? "each rank" : listed(busy);
-    let_rank_0_say(fmt::format("{} ha{} kept others waiting for more than {} s (--collective-timeout)", who,
-                               busy.size() > 1 ? "ve" : "s", limit.count()));
+    let_rank_0_say({Ending::loss,
+                    fmt::format("{} ha{} kept others waiting for more than {} s (--collective-timeout)", who,
+                                busy.size() > 1 ? "ve" : "s", limit.count()),
+                    kSeeThatRank});
   });
 }
 
@@ -250,9 +268,11 @@ void Server::give_up_waiting() {
   }
   welcomed_ = true;  // once is enough
   const bool one = missing.size() == 1;
-  let_rank_0_say(fmt::format("rank{} {} of {} ha{} not connected within {} s{}", one ? "" : "s",
-                             listed(missing), options_.ranks, one ? "s" : "ve", seconds(options_.patience),
-                             trouble_));
+  let_rank_0_say(
+      {Ending::loss,
+       fmt::format("rank{} {} of {} ha{} not connected within {} s{}", one ? "" : "s", listed(missing),
+                   options_.ranks, one ? "s" : "ve", seconds(options_.patience), trouble_),
+       "start all ranks with one MASTER_ADDR, MASTER_PORT and number of ranks"});
 }
 
 void Server::send_all(Kind kind, std::string_view text) {

@@ -26,8 +26,11 @@ class Server {
   // Every heartbeat: tells the ranks that rank 0 is alive, and looks whether they are.
   void tick(bool was_stopped);
 
+  // A rank says why all end, and those that connect hear it.
+  void end_all(Ending ending);
+
   bool all_have_left() const;
-  bool all_have_connected() const { return connected_ == options_.ranks; }
+  int connected() const { return connected_; }
   int port() const { return acceptor_.local_endpoint().port(); }
 
  private:
@@ -57,10 +60,11 @@ class Server {
   void receive(Member& member, Kind kind, std::string text);
   void spread(Kind kind);
   // The first rank that fails says why, and the others end silently.
-  void let_speak(Member& member);
+  void let_speak(Member& member, Ending ending);
   void lose(Member& member, const std::string& what);
+  void require_same_command(const Member& member, const std::string& command);
   // The others end silently.
-  void let_rank_0_say(const std::string& problem);
+  void let_rank_0_say(const Verdict& verdict);
   // A rank has waited for `limit`. Those that do not say soon that they wait, too, are why.
   void find_whom_they_wait_for(std::chrono::seconds limit);
   void give_up_waiting();
@@ -74,9 +78,9 @@ class Server {
   std::size_t gathered_ = 0;
   int connected_ = 0;
   bool welcomed_ = false;
-  bool is_over_ = false;  // a rank says why they cannot go on
-  bool asks_ = false;     // who waits
-  std::string trouble_;   // why the last refused connection is not a rank
+  std::optional<Ending> over_;  // a rank says why they cannot go on
+  bool asks_ = false;           // who waits
+  std::string trouble_;         // why the last refused connection is not a rank
   bool accepting_ = false;
   std::vector<Stranger> strangers_;
   const Clock::time_point start_ = Clock::now();

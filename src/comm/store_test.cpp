@@ -32,7 +32,17 @@ StoreOptions options_of(int rank, int ranks, int port) {
 struct Outcome {
   std::vector<std::string> texts;
   std::string error, lost = "none";
+  Ending ending = Ending::error;  // of the error, or of what lost says
 };
+
+// A process with these options that does nothing after it has connected.
+pid_t idle_process(const StoreOptions& options) {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  Store store(options, [](const Verdict&) { _exit(1); });
+  ::pause();
+  _exit(0);
+}
 
 class StoreTest : public testing::Test {
  protected:
@@ -45,13 +55,15 @@ class StoreTest : public testing::Test {
       threads.emplace_back([&, i] {
         Outcome& outcome = outcomes[i];
         try {
-          Store store(ranks[i], [&](const std::string& problem) {
+          Store store(ranks[i], [&](const Verdict& verdict) {
             const std::lock_guard lock(mutex_);
-            outcome.lost = problem;
+            outcome.lost = verdict.problem;
+            outcome.ending = verdict.ending;
           });
           outcome.texts = work(ranks[i].rank, store);
         } catch (const Error& error) {
           outcome.error = error.what();
+          if (outcome.lost == "none") outcome.ending = ending_of(error);
         }
       });
     }
@@ -59,7 +71,9 @@ class StoreTest : public testing::Test {
     return outcomes;
   }
 
-  std::vector<StoreOptions> all(int ranks) const {
+  // The ranks of a new run. This process keeps the floor of a run in which it has had it.
+  std::vector<StoreOptions> all(int ranks) {
+    port_ = free_local_port();
     std::vector<StoreOptions> options;
     for (int r = 0; r < ranks; ++r) options.push_back(options_of(r, ranks, port_));
     return options;
@@ -99,7 +113,7 @@ class StoreTest : public testing::Test {
     return answer.substr(0, size);
   }
 
-  const int port_ = free_local_port();
+  int port_ = free_local_port();
   std::mutex mutex_;
 };
 
@@ -131,7 +145,7 @@ TEST_F(StoreTest, GathersTheTextsOfAllRanks) {
 
 TEST_F(StoreTest, APortInUseIsNamed) {
   const auto outcomes = run(all(1), [&](int rank, Store& store) {
-    const auto second = run(all(1), gather_once);
+    const auto second = run({options_of(0, 1, port_)}, gather_once);
     EXPECT_NE(second[0].error.find(fmt::format("MASTER_PORT: rank 0 cannot listen on port {}", port_)),
               std::string::npos)
         << second[0].error;
@@ -144,9 +158,10 @@ TEST_F(StoreTest, AMasterThatDoesNotListenIsNamed) {
   StoreOptions options = options_of(1, 2, port_);
   options.patience = 300ms;
   const auto outcomes = run({options}, gather_once);
-  EXPECT_NE(outcomes[0].error.find(fmt::format("127.0.0.1:{}: rank 1 cannot reach rank 0", port_)),
-            std::string::npos)
-      << outcomes[0].error;
+  const std::string line =
+      fmt::format("127.0.0.1:{}: rank 0 cannot be reached there: Connection refused", port_);
+  EXPECT_NE(outcomes[0].error.find(line), std::string::npos) << outcomes[0].error;
+  EXPECT_EQ(outcomes[0].ending, Ending::loss);
 }
 
 TEST_F(StoreTest, AHostWithoutAnAddressIsNamed) {
@@ -155,6 +170,7 @@ TEST_F(StoreTest, AHostWithoutAnAddressIsNamed) {
   options.patience = 300ms;
   const auto outcomes = run({options}, gather_once);
   EXPECT_NE(outcomes[0].error.find("nowhere.invalid"), std::string::npos) << outcomes[0].error;
+  EXPECT_EQ(outcomes[0].ending, Ending::error);
 }
 
 TEST_F(StoreTest, AServerThatIsNotRank0IsLeft) {
@@ -169,6 +185,7 @@ TEST_F(StoreTest, AServerThatIsNotRank0IsLeft) {
   options.patience = 300ms;
   const auto outcomes = run({options}, gather_once);
   EXPECT_NE(outcomes[0].error.find("does not answer as rank 0"), std::string::npos) << outcomes[0].error;
+  EXPECT_EQ(outcomes[0].lost, "none");
 }
 
 std::string message(std::uint64_t kind, std::uint64_t length, const std::string& text) {
@@ -180,7 +197,7 @@ std::string message(std::uint64_t kind, std::uint64_t length, const std::string&
 
 // At MASTER_PORT is a program that answers a rank with these bytes.
 TEST_F(StoreTest, WrongAnswersOfAServerEndTheRank) {
-  const std::string word = "warpwright-ranks-5", welcome = message(1, 18, word);
+  const std::string word = "warpwright-ranks-6", welcome = message(1, 18, word);
   for (const auto& [answer, part] :
        {std::pair{message(1, 0, ""), "it is another program"},
         {message(5, 4, std::string(4, '\0')), "it comes too early"},
@@ -209,12 +226,15 @@ TEST_F(StoreTest, WrongAnswersOfAServerEndTheRank) {
 }
 
 TEST_F(StoreTest, Rank0OnAnotherHostThanMasterAddrSaysSo) {
-  StoreOptions options = options_of(0, 2, port_);
-  options.address = "203.0.113.1";  // an address for documentation, which no host has
-  options.patience = 300ms;
-  const auto outcomes = run({options}, gather_once);
+  std::vector<StoreOptions> ranks = all(2);
+  for (StoreOptions& options : ranks) options.address = "203.0.113.1";  // for documentation: no host has it
+  ranks[0].greeting = 300ms;
+  const auto outcomes = run(ranks, gather_once);
   EXPECT_NE(outcomes[0].error.find("MASTER_ADDR is not an address of this host"), std::string::npos)
       << outcomes[0].error;
+  EXPECT_EQ(outcomes[0].lost, "none");
+  EXPECT_EQ(outcomes[1].lost, "");
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.ending, Ending::error);
 }
 
 // Rank 0 says who is missing, and the others end without a word.
@@ -227,17 +247,51 @@ TEST_F(StoreTest, AMissingRankIsNamed) {
       << outcomes[0].error;
   EXPECT_EQ(outcomes[1].lost, "");
   EXPECT_NE(outcomes[1].error, "");
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.ending, Ending::loss);
+}
+
+TEST_F(StoreTest, RanksWithAnotherCommandAreNamed) {
+  std::vector<StoreOptions> ranks = all(3);
+  for (StoreOptions& options : ranks) options.command = options.rank == 2 ? "eval" : "train";
+  const auto outcomes = run(ranks, gather_once);
+  const std::string& line = outcomes[0].error;
+  EXPECT_NE(line.find("rank 2 on "), std::string::npos) << line;
+  EXPECT_NE(line.find("runs eval, and rank 0 runs train; start all ranks with one command"),
+            std::string::npos)
+      << line;
+  for (const int r : {1, 2}) EXPECT_EQ(outcomes[static_cast<std::size_t>(r)].lost, "");
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.ending, Ending::error);
+}
+
+TEST_F(StoreTest, ARankThatIsLostBeforeAllHaveConnectedIsALoss) {
+  for (const int killed : {0, 1}) {
+    std::vector<StoreOptions> ranks = all(3);
+    const pid_t child = idle_process(ranks[static_cast<std::size_t>(killed)]);
+    std::thread killing([&] {
+      std::this_thread::sleep_for(1s);
+      ::kill(child, SIGKILL);
+    });
+    const auto outcomes = run({ranks[static_cast<std::size_t>(1 - killed)]}, gather_once);
+    killing.join();
+    ::waitpid(child, nullptr, 0);
+    EXPECT_NE(outcomes[0].error.find(fmt::format("rank {} on ", killed)), std::string::npos)
+        << outcomes[0].error;
+    EXPECT_NE(outcomes[0].error.find("has ended without saying why"), std::string::npos) << outcomes[0].error;
+    EXPECT_EQ(outcomes[0].ending, Ending::loss);
+  }
 }
 
 TEST_F(StoreTest, RanksThatDoNotFitAreRefused) {
   const auto outcomes = run(all(2), [&](int rank, Store& store) {
     if (rank == 0) {  // which is there until the others have been refused
-      const auto refused =
-          run({options_of(1, 2, port_), options_of(1, 3, port_), options_of(2, 2, port_)}, gather_once);
+      StoreOptions refused[] = {options_of(1, 2, port_), options_of(1, 3, port_), options_of(2, 2, port_)};
       const char* reasons[] = {"is rank 1, which has connected already",
                                "is rank 1 of 3, but rank 0 counts 2 ranks", "is rank 2 of 2"};
+      const char* addresses[] = {"localhost", "127.1", "127.0.1"};  // each with a floor of its own
       for (std::size_t i = 0; i < 3; ++i) {
-        EXPECT_NE(refused[i].error.find(reasons[i]), std::string::npos) << refused[i].error;
+        refused[i].address = addresses[i];
+        const std::string error = run({refused[i]}, gather_once)[0].error;
+        EXPECT_NE(error.find(reasons[i]), std::string::npos) << error;
       }
     }
     return gather_once(rank, store);
@@ -257,10 +311,22 @@ TEST_F(StoreTest, ManyMissingRanksAreCounted) {
       << outcomes[0].error;
 }
 
-// Rank 0 repeats why it refused a rank when it gives up.
+TEST_F(StoreTest, ARefusedRankEndsTheOthersOfItsHost) {
+  std::vector<StoreOptions> ranks = all(3);
+  ranks[2].ranks = 4;
+  const auto outcomes = run(ranks, gather_once);
+  EXPECT_NE(outcomes[2].error.find("is rank 2 of 4, but rank 0 counts 3 ranks"), std::string::npos)
+      << outcomes[2].error;
+  EXPECT_EQ(outcomes[2].lost, "none");
+  for (const int r : {0, 1}) EXPECT_EQ(outcomes[static_cast<std::size_t>(r)].lost, "");
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.ending, Ending::error);
+}
+
+// Rank 0 repeats why it refused a rank of another host when it gives up.
 TEST_F(StoreTest, ARefusedRankIsWhyAnotherIsMissing) {
   std::vector<StoreOptions> ranks = all(2);
   ranks[1].ranks = 3;
+  ranks[1].address = "localhost";  // so that its floor is another one
   for (StoreOptions& options : ranks) options.patience = 1s, options.heartbeat = 50ms;
   const auto outcomes = run(ranks, gather_once);
   EXPECT_NE(outcomes[0].error.find("; 127.0.0.1:"), std::string::npos) << outcomes[0].error;
@@ -279,6 +345,7 @@ TEST_F(StoreTest, ARankOfAnotherRunIsRefused) {
   EXPECT_NE(outcomes[1].error.find("is a rank of run 'second job', and rank 0 is of run 'first job'"),
             std::string::npos)
       << outcomes[1].error;
+  ranks = all(2);
   ranks[1].session = ranks[0].session = std::string(10'000, 'x');
   for (const Outcome& outcome : run(ranks, gather_once)) EXPECT_EQ(outcome.error, "");
 }
@@ -317,39 +384,32 @@ TEST_F(StoreTest, StrangersAreRefusedAndChangeNothing) {
   }
 }
 
-// A process with these options that does nothing after it has connected.
-pid_t idle_process(const StoreOptions& options) {
-  const pid_t child = fork();
-  if (child != 0) return child;
-  Store store(options, [](const std::string&) { _exit(1); });
-  ::pause();
-  _exit(0);
+// The lines of those that have one. All end as a loss.
+std::vector<std::string> lines_of_a_loss(const std::vector<Outcome>& outcomes) {
+  std::vector<std::string> lines;
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.ending, Ending::loss);
+    const std::string& line = outcome.lost == "none" ? outcome.error : outcome.lost;
+    if (!line.empty()) lines.push_back(line);
+  }
+  return lines;
 }
 
 TEST_F(StoreTest, AKilledRankEndsTheOthers) {
   for (const int killed : {0, 2}) {
-    std::vector<StoreOptions> ranks;
-    for (int r = 0; r < 3; ++r) {
-      if (r != killed) ranks.push_back(options_of(r, 3, port_));
-    }
-    const pid_t child = idle_process(options_of(killed, 3, port_));
+    std::vector<StoreOptions> ranks = all(3);
+    const pid_t child = idle_process(ranks[static_cast<std::size_t>(killed)]);
+    ranks.erase(ranks.begin() + killed);
     const auto outcomes = run(ranks, [&](int rank, Store& store) {
       if (rank == 1) ::kill(child, SIGKILL);
       return gather_once(rank, store);
     });
     ::waitpid(child, nullptr, 0);
-    for (std::size_t i = 0; i < outcomes.size(); ++i) {
-      const Outcome& outcome = outcomes[i];
-      EXPECT_NE(outcome.error, "");
-      if (killed != 0 && ranks[i].rank != 0) {  // rank 0 says it
-        EXPECT_TRUE(outcome.lost.empty() || outcome.lost == "none") << outcome.lost;
-        continue;
-      }
-      // A rank that has not heard yet that all have connected is still in the constructor.
-      const std::string& line = outcome.lost == "none" ? outcome.error : outcome.lost;
-      EXPECT_NE(line.find(fmt::format("rank {} ", killed)), std::string::npos) << line;
-      EXPECT_NE(line.find("has ended without saying why"), std::string::npos) << line;
-    }
+    for (const Outcome& outcome : outcomes) EXPECT_NE(outcome.error, "");
+    const auto lines = lines_of_a_loss(outcomes);
+    ASSERT_EQ(lines.size(), 1u);
+    EXPECT_NE(lines[0].find(fmt::format("rank {} ", killed)), std::string::npos) << lines[0];
+    EXPECT_NE(lines[0].find("has ended without saying why"), std::string::npos) << lines[0];
   }
 }
 
@@ -369,38 +429,81 @@ TEST_F(StoreTest, AStoppedRankEndsTheOthers) {
 
 TEST_F(StoreTest, OneRankOfAHostSaysThatRank0IsLost) {
   for (const int signal : {SIGKILL, SIGSTOP}) {
-    std::vector<StoreOptions> ranks = all(3);
+    std::vector<StoreOptions> ranks = all(4);
     for (StoreOptions& options : ranks) options.heartbeat = 50ms, options.silence = 2s;
-    ranks[2].speaks = false;
     const pid_t child = idle_process(ranks[0]);
     ranks.erase(ranks.begin());
     const auto outcomes = run(ranks, [&](int rank, Store& store) {
-      std::this_thread::sleep_for(500ms);  // both have heard that all have connected
-      if (rank == 1) ::kill(child, signal);
+      std::this_thread::sleep_for(500ms);  // all have heard that all have connected
+      if (rank == 3) ::kill(child, signal);
       return gather_once(rank, store);
     });
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
     const char* what = signal == SIGKILL ? "has ended without saying why" : "has given no sign of life";
-    EXPECT_NE(outcomes[0].lost.find(what), std::string::npos) << outcomes[0].lost;
-    EXPECT_EQ(outcomes[1].lost, "");
+    const auto lines = lines_of_a_loss(outcomes);
+    ASSERT_EQ(lines.size(), 1u);
+    EXPECT_NE(lines[0].find(what), std::string::npos) << lines[0];
   }
 }
 
+// Also if rank 1 is lost with it.
+TEST_F(StoreTest, AnyOtherRankSaysThatRanks0And1AreLost) {
+  std::vector<StoreOptions> ranks = all(4);
+  const pid_t first = idle_process(ranks[0]), second = idle_process(ranks[1]);
+  ranks.erase(ranks.begin(), ranks.begin() + 2);
+  const auto outcomes = run(ranks, [&](int rank, Store& store) {
+    std::this_thread::sleep_for(500ms);
+    if (rank == 2) ::kill(first, SIGKILL), ::kill(second, SIGKILL);
+    return gather_once(rank, store);
+  });
+  for (const pid_t child : {first, second}) ::waitpid(child, nullptr, 0);
+  const auto lines = lines_of_a_loss(outcomes);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("rank 0 on "), std::string::npos) << lines[0];
+}
+
 TEST_F(StoreTest, OneRankOfAHostSaysThatRank0IsMissing) {
-  StoreOptions options = options_of(2, 3, port_);
-  options.patience = 300ms;
-  options.speaks = false;
-  EXPECT_EQ(run({options}, gather_once)[0].lost, "");
+  std::vector<StoreOptions> ranks = all(4);
+  ranks.erase(ranks.begin());
+  for (StoreOptions& options : ranks) options.patience = 300ms * options.rank;
+  EXPECT_EQ(lines_of_a_loss(run(ranks, gather_once)).size(), 1u);
+}
+
+// Rank 0 cannot tell the others through its port.
+TEST_F(StoreTest, APortInUseIsOneLine) {
+  const FileDescriptor other(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in place{};
+  place.sin_family = AF_INET;
+  place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const std::vector<StoreOptions> ranks = all(3);
+  place.sin_port = htons(static_cast<std::uint16_t>(port_));
+  ASSERT_EQ(::bind(other.get(), reinterpret_cast<const sockaddr*>(&place), sizeof place), 0);
+  ASSERT_EQ(::listen(other.get(), 5), 0);
+  const auto outcomes = run(ranks, gather_once);
+  EXPECT_NE(outcomes[0].error.find("cannot listen on port"), std::string::npos) << outcomes[0].error;
+  EXPECT_EQ(outcomes[0].lost, "none");
+  for (const int r : {1, 2}) EXPECT_EQ(outcomes[static_cast<std::size_t>(r)].lost, "");
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.ending, Ending::error);
 }
 
 TEST_F(StoreTest, OneOfTheRanksThatFailSaysWhy) {
   std::atomic<int> speakers = 0;
   run(all(4), [&](int, Store& store) {
-    speakers += store.fail();
+    speakers += !store.fail(Ending::error);
     return std::vector<std::string>();
   });
   EXPECT_EQ(speakers, 1);
+}
+
+TEST_F(StoreTest, AllEndLikeTheOneThatSaysWhy) {
+  for (const Ending ending : {Ending::error, Ending::wrong_usage, Ending::loss}) {
+    const auto outcomes = run(all(3), [&](int rank, Store& store) {
+      if (rank == 1 && !store.fail(ending)) throw Error("fails", "test", "none");
+      return gather_once(rank, store);
+    });
+    for (const std::size_t r : {0u, 2u}) EXPECT_EQ(outcomes[r].ending, ending);
+  }
 }
 
 TEST_F(StoreTest, AnErrorBeforeTheyConnectEndsTheOthers) {
@@ -412,23 +515,25 @@ TEST_F(StoreTest, AnErrorBeforeTheyConnectEndsTheOthers) {
       if (std::ranges::count(failing, options.rank) == 0) {
         healthy.push_back(options);
       } else {
-        threads.emplace_back([&speakers, options] { speakers += Store::fail_at_once(options); });
+        threads.emplace_back(
+            [&speakers, options] { speakers += !Store::fail_at_once(options, Ending::wrong_usage); });
       }
     }
-    for (const Outcome& outcome : run(healthy, gather_once)) EXPECT_EQ(outcome.lost, "");
+    for (const Outcome& outcome : run(healthy, gather_once)) {
+      EXPECT_EQ(outcome.lost, "");
+      EXPECT_EQ(outcome.ending, Ending::wrong_usage);
+    }
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(speakers, 1);
   }
 }
 
-// Whoever speaks for the host: nobody else knows this rank's error.
+// One of this host's does, and the others end like it.
 TEST_F(StoreTest, WithoutRank0ARankReportsItsOwnError) {
-  for (const bool speaks : {true, false}) {
-    StoreOptions options = options_of(2, 3, port_);
-    options.patience = 100ms;
-    options.speaks = speaks;
-    EXPECT_TRUE(Store::fail_at_once(options));
-  }
+  std::vector<StoreOptions> ranks = all(3);
+  ranks[1].patience = 100ms;
+  EXPECT_FALSE(Store::fail_at_once(ranks[1], Ending::wrong_usage));
+  EXPECT_EQ(Store::fail_at_once(ranks[2], Ending::error), Ending::wrong_usage);
 }
 
 TEST_F(StoreTest, ARankThatKeepsTheOthersWaitingIsNamed) {

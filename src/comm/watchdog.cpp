@@ -78,12 +78,13 @@ void Watchdog::lose(const std::string& problem, const std::string& remedy) {
     where += step_ > 0 ? fmt::format(", step {}", step_) : ", start";
     where += fmt::format(", {}", operation_.name ? operation_.name : "own work");
   }
-  lost_(Error(problem, where, remedy).what());
+  lost_(Error(problem, where, remedy).what(), Ending::loss);
 }
 
 void Watchdog::fail(const std::string& problem, const std::string& remedy) {
   const std::lock_guard telling(others_mutex_);
-  !others_.fail || others_.fail() ? lose(problem, remedy) : lose_silently();
+  const auto told = others_.fail ? others_.fail() : std::nullopt;
+  told ? lose_silently(*told) : lose(problem, remedy);
 }
 
 bool Watchdog::ask_others(std::chrono::seconds waited) {
@@ -92,12 +93,12 @@ bool Watchdog::ask_others(std::chrono::seconds waited) {
   return others_.wait_too_long != nullptr;
 }
 
-void Watchdog::lose_silently() {
+void Watchdog::lose_silently(Ending ending) {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(has_lost_, true)) return;
   }
-  lost_("");
+  lost_("", ending);
 }
 
 std::optional<Watchdog::Delay> Watchdog::delay() const {

@@ -15,13 +15,15 @@
 #include <string_view>
 #include <thread>
 
+#include "comm/ending.hpp"
+
 namespace warpwright {
 
 class Watchdog {
  public:
-  // Takes the line that says why this rank cannot go on, or "" if another rank says it. Called once, from any
-  // thread.
-  using Lost = std::function<void(const std::string& line)>;
+  // Takes the line that says why this rank cannot go on, or "" if another rank says it, and how it ends.
+  // Called once, from any thread.
+  using Lost = std::function<void(const std::string& line, Ending ending)>;
 
   // limit: how long an operation may take; 0: no limit.
   Watchdog(int rank, std::chrono::seconds limit, Lost lost);
@@ -35,7 +37,7 @@ class Watchdog {
 
   // The other ranks hear by these calls of a loss that this watchdog notes.
   struct Others {
-    std::function<bool()> fail;                                     // Store::fail()
+    std::function<std::optional<Ending>()> fail;                    // Store::fail()
     std::function<void(std::chrono::seconds limit)> wait_too_long;  // Store::wait_too_long()
   };
   // Without them, this rank alone ends. Waits until a call under way has ended.
@@ -45,8 +47,8 @@ class Watchdog {
 
   // Ends this rank: its line says where it is, what has happened and what to do.
   void lose(const std::string& problem, const std::string& remedy);
-  // Ends it without a line.
-  void lose_silently();
+  // Ends it without a line, like the rank that says why.
+  void lose_silently(Ending ending);
 
   // The operation that a thread waits for.
   struct Wait {

@@ -15,7 +15,7 @@ struct Loss {
   std::promise<std::string> promise;
   std::future<std::string> line = promise.get_future();
   Watchdog::Lost lost() {
-    return [this](const std::string& text) { promise.set_value(text); };
+    return [this](const std::string& text, Ending) { promise.set_value(text); };
   }
 };
 
@@ -87,14 +87,15 @@ TEST(Watchdog, AProbeReportsALossOnce) {
   ASSERT_EQ(loss.line.wait_for(20s), std::future_status::ready);
   expect_parts(loss.line.get(), {"rank 1 on ", ", start, own work: the network is gone"});
   watchdog.lose("again", "nothing");  // a second set_value would throw
-  watchdog.lose_silently();
+  watchdog.lose_silently(Ending::error);
 }
 
 TEST(Watchdog, OtherRanksMaySayIt) {
   for (const bool other_says_it : {false, true}) {
     Loss loss;
     Watchdog watchdog(1, 0s, loss.lost());
-    watchdog.set_others({.fail = [&] { return !other_says_it; }, .wait_too_long = {}});
+    watchdog.set_others({.fail = [&] { return other_says_it ? std::optional(Ending::error) : std::nullopt; },
+                         .wait_too_long = {}});
     watchdog.set_probe([] { return "the network is gone"; });
     ASSERT_EQ(loss.line.wait_for(20s), std::future_status::ready);
     EXPECT_EQ(loss.line.get().empty(), other_says_it);
