@@ -33,7 +33,7 @@ std::set<std::string>& commands_on_ranks() {
 [[noreturn]] void end_process(const std::string& line, Ending ending) {
   if (!line.empty()) report_error(line);
   remove_live_partials();  // before the launcher ends this process
-  wait_for_others();
+  wait_for_others(!line.empty());
   ::_exit(static_cast<int>(ending));
 }
 

@@ -54,12 +54,12 @@ Ending end_launched(Ending ending, std::string_view line) {
   if (!other)
     report_error(launch ? fmt::format("{}, {}", rank_on_host(launch->rank), line) : std::string(line));
   if (!connects && launch && launch->rank == 0) fail_before_connecting(*launch, ending);
-  wait_for_others();
+  wait_for_others(!other);
   return other.value_or(ending);
 }
 
-void wait_for_others() {
-  std::this_thread::sleep_for(std::chrono::seconds(1));
+void wait_for_others(bool reports) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(reports ? 500 : 1000));
 }
 
 }  // namespace warpwright::cli

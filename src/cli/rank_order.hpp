@@ -21,6 +21,7 @@ Ending end_launched(Ending ending, std::string_view line);
 
 // Before a rank ends because of an error: launchers may end the others as soon as one has ended, and the
 // ranks of this host see who reports.
-void wait_for_others();
+// The one that reports ends first: mpirun may hang if several ranks end at the same moment.
+void wait_for_others(bool reports);
 
 }  // namespace warpwright::cli
