@@ -161,7 +161,7 @@ int Server::admitted(Connection& connection, Kind kind, const std::string& text)
   connection.allow(kMostText);
   member = {greeting->rank, greeting->host, connection.shared_from_this(), Clock::now()};
   no_longer_strange(connection);
-  over_ ? connection.send(Kind::ended, packed({*over_})) : connection.send(Kind::alive, host_name());
+  over_ ? tell(member) : connection.send(Kind::alive, host_name());
   require_same_command(member, greeting->command);
   if (++connected_ == options_.ranks) {
     welcomed_ = true;
@@ -218,14 +218,14 @@ void Server::spread(Kind kind) {
 }
 
 void Server::let_speak(Member& member, Ending ending) {
-  if (over_) return member.connection->send(Kind::ended, packed({*over_}));
+  if (over_) return member.connection->send(Kind::ended, packed({over_->ending}));
   member.connection->send(Kind::speak);
   end_all(ending);
 }
 
 void Server::end_all(Ending ending) {
-  over_ = ending;
-  send_all(Kind::ended, packed({ending}));
+  over_ = Verdict{ending};
+  send_all(Kind::ended, packed(*over_));
 }
 
 void Server::lose(Member& member, const std::string& what) {
@@ -236,11 +236,14 @@ void Server::lose(Member& member, const std::string& what) {
 
 void Server::let_rank_0_say(const Verdict& verdict) {
   if (over_) return;
-  over_ = verdict.ending;
+  over_ = verdict;
   for (const Member& member : members_) {
-    if (!member.connection || member.has_left) continue;
-    member.connection->send(Kind::ended, packed(member.rank == 0 ? verdict : Verdict{verdict.ending}));
+    if (member.connection && !member.has_left) tell(member);
   }
+}
+
+void Server::tell(const Member& member) const {
+  member.connection->send(Kind::ended, packed(member.rank == 0 ? *over_ : Verdict{over_->ending}));
 }
 
 void Server::find_whom_they_wait_for(std::chrono::seconds limit) {

@@ -63,8 +63,9 @@ class Server {
   void let_speak(Member& member, Ending ending);
   void lose(Member& member, const std::string& what);
   void require_same_command(const Member& member, const std::string& command);
-  // The others end silently.
+  // The others end silently. If rank 0's own connection comes later, it hears the verdict then.
   void let_rank_0_say(const Verdict& verdict);
+  void tell(const Member& member) const;
   // A rank has waited for `limit`. Those that do not say soon that they wait, too, are why.
   void find_whom_they_wait_for(std::chrono::seconds limit);
   void give_up_waiting();
@@ -78,9 +79,9 @@ class Server {
   std::size_t gathered_ = 0;
   int connected_ = 0;
   bool welcomed_ = false;
-  std::optional<Ending> over_;  // a rank says why they cannot go on
-  bool asks_ = false;           // who waits
-  std::string trouble_;         // why the last refused connection is not a rank
+  std::optional<Verdict> over_;  // why they cannot go on; no problem if a rank says it itself
+  bool asks_ = false;            // who waits
+  std::string trouble_;          // why the last refused connection is not a rank
   bool accepting_ = false;
   std::vector<Stranger> strangers_;
   const Clock::time_point start_ = Clock::now();

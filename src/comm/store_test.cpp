@@ -251,16 +251,22 @@ TEST_F(StoreTest, AMissingRankIsNamed) {
 }
 
 TEST_F(StoreTest, RanksWithAnotherCommandAreNamed) {
-  std::vector<StoreOptions> ranks = all(3);
-  for (StoreOptions& options : ranks) options.command = options.rank == 2 ? "eval" : "train";
-  const auto outcomes = run(ranks, gather_once);
-  const std::string& line = outcomes[0].error;
-  EXPECT_NE(line.find("rank 2 on "), std::string::npos) << line;
-  EXPECT_NE(line.find("runs eval, and rank 0 runs train; start all ranks with one command"),
-            std::string::npos)
-      << line;
-  for (const int r : {1, 2}) EXPECT_EQ(outcomes[static_cast<std::size_t>(r)].lost, "");
-  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.ending, Ending::error);
+  for (const auto& late : {0s, 1s}) {  // of rank 0's own connection, after those of the others
+    std::vector<StoreOptions> ranks = all(3);
+    for (StoreOptions& options : ranks) options.command = options.rank == 2 ? "eval" : "train";
+    ranks[0].agree = [late](int port) {
+      std::this_thread::sleep_for(late);
+      return port;
+    };
+    const auto outcomes = run(ranks, gather_once);
+    const std::string& line = outcomes[0].error;
+    EXPECT_NE(line.find("rank 2 on "), std::string::npos) << line;
+    EXPECT_NE(line.find("runs eval, and rank 0 runs train; start all ranks with one command"),
+              std::string::npos)
+        << line;
+    for (const int r : {1, 2}) EXPECT_EQ(outcomes[static_cast<std::size_t>(r)].lost, "");
+    for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.ending, Ending::error);
+  }
 }
 
 TEST_F(StoreTest, ARankThatIsLostBeforeAllHaveConnectedIsALoss) {
