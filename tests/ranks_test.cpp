@@ -786,7 +786,7 @@ TEST_F(RanksUnderWay, ASlowRankIsNamed) {
   }
   EXPECT_EQ(status, 0) << read_file(folder / "err", 1 << 20);
   const std::string out = read_file(folder / "out", 1 << 20);
-  EXPECT_TRUE(std::regex_search(out, std::regex("rank [01] on .* is the slowest: .*steps 2 to 199\\)")))
+  EXPECT_TRUE(std::regex_search(out, std::regex("rank [01] on .* is the slowest: .*steps 2 to 200\\)")))
       << out;
 }
 

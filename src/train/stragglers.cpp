@@ -38,12 +38,12 @@ std::string Stragglers::summary() const {
 
 std::string Stragglers::line_about(const Sums& sums) const {
   constexpr int kFewestSteps = 10;
-  constexpr double kClearly = 1.05;
+  constexpr double kClearly = 0.05;  // of a step
   if (sums.steps < kFewestSteps) return "";
   std::vector<double> sorted = sums.worked;
   std::ranges::sort(sorted);
   const double median = sorted[(sorted.size() - 1) / 2], most = sorted.back();
-  if (most <= kClearly * median) return "";
+  if (most - median <= kClearly * sums.seconds) return "";
   const std::size_t slowest = sums.slowest();
   return fmt::format(
       "rank {} on {} is the slowest: it works during {:.0f} % of a step, {:.0f} % longer than the median "

@@ -13,7 +13,8 @@ class Stragglers {
   explicit Stragglers(std::vector<std::string> hosts);
 
   // Adds a step: its seconds, and those that each rank has worked and not waited for others. Returns a line
-  // after every kWindow steps, if a rank is clearly slower than most and not the one of the last line.
+  // after every kWindow steps, if the median rank waits for one during more than 5 % of a step, and that one
+  // is not the rank of the last line.
   std::string add(std::int64_t step, double seconds, const std::vector<double>& worked);
   // The same line about all steps.
   std::string summary() const;

@@ -41,6 +41,15 @@ TEST(Stragglers, TheSummaryIsAboutAllSteps) {
   EXPECT_EQ(stragglers.summary(), "");
 }
 
+// A GPU's host works during little of a step, so that much longer than the others is still short.
+TEST(Stragglers, WhatCostsLittleOfAStepIsNotReported) {
+  Stragglers stragglers({"a", "b"});
+  EXPECT_TRUE(add(stragglers, 1, 100, {0.02, 0.04}).empty());
+  EXPECT_TRUE(add(stragglers, 101, 100, {1, 1.09}).empty());
+  EXPECT_EQ(stragglers.summary(), "");
+  EXPECT_EQ(add(stragglers, 201, 100, {1, 1.11}).size(), 1u);
+}
+
 TEST(Stragglers, ARankAloneIsNone) {
   Stragglers stragglers({"a"});
   EXPECT_TRUE(add(stragglers, 1, 1000, {1}).empty());

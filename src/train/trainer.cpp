@@ -657,6 +657,7 @@ bool Trainer::run(const std::atomic<bool>& stop) {
     const double seconds = updates_need_the_host() ? seconds_since(step_start) : result->seconds;
     after_step(report_of(std::move(*result), seconds, left));
   }
+  compare_work(gathered(comm_, {worked_seconds_}));  // of the last step
   if (saved_step_ != step_index_) write_checkpoint(CheckpointWriter::Mode::wait);
   write_model();
   return true;
