@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "cli/command.hpp"
 #include "cli/model_flags.hpp"
@@ -99,24 +100,47 @@ SplitTimes split_by_operation(double seconds, const json& ops) {
   return split;
 }
 
-// Seconds of what the backward computes again, as a share of this forward. A block leaves out its last
-// product, and the operations outside of the layers are not computed again.
-double seconds_again(const StepOptions& step, const ByGrowth& forward) {
-  if (step.recompute < Recompute::norm) return 0;  // an activation function costs little
-  if (step.recompute == Recompute::norm) return forward[activations];
+// The matrices of all layers.
+struct MatricesOfLayers {
+  double all = 0, last = 0;  // elements of all of them, and of the last one of each layer
+  double inner = 0;          // the last one's columns
+  bool gated = false;        // a gate joins the matrix before it
+};
+
+MatricesOfLayers matrices_of_layers(const StepOptions& step) {
   Recorder recorder;
   const std::vector<Tensor> parameters =
       step.model->allocate_parameters(step.dtype, Category::parameters, "", recorder).tensors();
   const LayerParameters layers = step.model->layer_parameters();
-  double of_layer = 0, last = 0;
+  const auto count = static_cast<double>(layers.layers);
+  MatricesOfLayers matrices;
+  std::size_t joined = 1;  // in the matrix before
   for (const auto& [index, rows] : step.model->layer_matrices()) {
     if (index >= layers.first + layers.each) break;
-    last = static_cast<double>(parameters[index].elements());
-    of_layer += last;
+    const Tensor& matrix = parameters[index];
+    matrices.last = count * static_cast<double>(matrix.elements());
+    matrices.all += matrices.last;
+    matrices.inner = count * static_cast<double>(matrix.shape[1]);
+    matrices.gated = std::exchange(joined, rows.size()) > 1;
   }
-  const double flops = 2 * static_cast<double>(layers.layers) * (of_layer - last);
-  const double of_forward = step.model->flops_per_token(1) / 3;
-  return forward[products] * flops / of_forward + forward[attention] + forward[activations];
+  return matrices;
+}
+
+// Seconds of what the backward computes again, as a share of this forward. A block leaves out its last
+// product, and the operations outside of the layers are not computed again. In the forward, a product's
+// kernel computes the activation function. Again, it reads and writes a tensor; a gate's gradient reads it
+// anyway.
+double seconds_again(const StepOptions& step, const ByGrowth& forward, double bytes_per_second) {
+  if (step.recompute == Recompute::none) return 0;
+  const MatricesOfLayers matrices = matrices_of_layers(step);
+  if (step.recompute == Recompute::block) {
+    const double flops = 2 * (matrices.all - matrices.last), of_forward = step.model->flops_per_token(1) / 3;
+    return forward[products] * flops / of_forward + forward[attention] + forward[activations];
+  }
+  const double of_tensor =
+      static_cast<double>(step.B * step.T) * matrices.inner * static_cast<double>(size_of(step.dtype));
+  const double of_function = (matrices.gated ? 1 : 2) * of_tensor / bytes_per_second;
+  return of_function + (step.recompute == Recompute::norm ? forward[activations] : 0);
 }
 
 // A step in a record.
@@ -186,7 +210,7 @@ KernelTimes scaled(const RecordedStep& recorded, const StepOptions& asked,
   KernelTimes& times = split.times;
   const double achieved = recorded.flops() / (times.forward + times.backward);
   times.forward = sum_of(split.forward);
-  times.backward = sum_of(split.backward) + seconds_again(asked, split.forward);
+  times.backward = sum_of(split.backward) + seconds_again(asked, split.forward, times.bytes_per_second);
   times.update *= static_cast<double>(asked.model->parameter_count()) /
                   static_cast<double>(recorded.model->parameter_count());
   times.source = fmt::format("scaled by operation from {}, which reaches {:.3g} TFLOP/s ({})", recorded.name,
