@@ -124,6 +124,18 @@ TEST_F(PlanTest, LinksComeFromOptionsOrTheRecord) {
   EXPECT_LT(planned(faster)["exchange_share"], plan["exchange_share"]);
 }
 
+TEST_F(PlanTest, TheTotalBatchThatTrainNeedsIsNamed) {
+  std::vector<std::string> words = {"plan",    "--dtype",   "bf16",    "--record", path("record.json"),
+                                    "--model", "gpt2:124M", "--batch", "4",        "--gpus",
+                                    "2",       "--shard",   "none"};
+  const std::string line = "\n  for this step `train` needs --total-batch 8192\n";
+  succeeds(words);
+  EXPECT_NE(output_.find(line), std::string::npos) << output_;
+  words.insert(words.end(), {"--total-batch", "8192"});
+  succeeds(words);
+  EXPECT_EQ(output_.find("--total-batch"), std::string::npos) << output_;
+}
+
 // Two ranks with six slices each have two whole nodes of the tree.
 TEST_F(PlanTest, ALibrarysSumTakesLessMemoryAndOneExchange) {
   const auto of = [&](const char* reduce) {

@@ -533,6 +533,20 @@ TEST_F(Ranks, ANumberThatDoesNotDivideIsRefused) {
   EXPECT_FALSE(fs::exists(folder / "five"));
 }
 
+TEST_F(Ranks, WithoutATotalBatchThereIsOneSlice) {
+  Words words = training("one_slice");
+  const auto option = std::ranges::find(words, "--total-batch");
+  words.erase(option, option + 2);
+  const ProcessResult r = run(3, words);
+  EXPECT_EQ(r.code, 2);
+  const Words lines = own_lines(r.err);
+  ASSERT_EQ(lines.size(), 1u) << r.err;
+  EXPECT_NE(lines[0].find("--total-batch: is not given, and a step is then one slice of batch × seq, which 3 "
+                          "ranks cannot share; give ranks × batch × seq = 96"),
+            std::string::npos)
+      << lines[0];
+}
+
 // A job of one process sets these variables, and mpirun passes them on.
 TEST_F(Ranks, VariablesOfOneRankDoNotHideMpirun) {
   ::setenv("RANK", "0", 1);

@@ -197,6 +197,8 @@ void print_text(const PlanFlags& flags, const Plan& p) {
   fmt::print("run: {} on {}, with {} each of {} × {} tokens: {} tokens a step in {}\n",
              counted(flags.ranks, "rank"), counted(flags.nodes, "node"), counted(p.load.slices, "slice"), s.B,
              s.T, human_count(p.tokens()), flags.run.step.dtype);
+  if (flags.ranks > 1 && flags.run.total_batch == 0)
+    fmt::print("  for this step `train` needs --total-batch {}\n", p.tokens());
   if (flags.ranks > 1) {
     fmt::print("shard: {}{}; reduce: {}\n", name_of(s.sharding),
                p.options.planner_shards ? ", as the planner chooses" : "", name_of(s.reduce));
@@ -315,7 +317,7 @@ void add_plan(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(1, kMostRanks));
   f->run.add_sizes_to(*command, {.vocab = "that of --model, 50257 for a free size",
-                                 .total_batch = "one slice for each rank"});
+                                 .total_batch = "one slice for each rank, which `train` must be told"});
   command->add_option(
       "--record", f->record,
       "A machine's record (bench/results, or `bench step --json`) that has the kernels' times. If it has no "

@@ -73,6 +73,17 @@ void print_start(const Trainer& trainer, const Context& context, const std::vect
   require_whole_output();
 }
 
+// Without the option a step is one slice, so that its results do not depend on the number of ranks.
+void require_total_batch(const TrainFlags& flags, const StepOptions& step, int ranks) {
+  if (ranks == 1 || flags.total_batch > 0) return;
+  throw UsageError(
+      fmt::format("is not given, and a step is then one slice of batch × seq, which {} ranks cannot share",
+                  ranks),
+      "--total-batch",
+      fmt::format("give ranks × batch × seq = {}, as `warpwright plan` assumes, or a multiple",
+                  ranks * step.B * step.T));
+}
+
 // The checkpoint that --resume continues. Its options become the flags.
 std::optional<SavedRun> resumed_run(TrainFlags& flags, CLI::App& command) {
   if (!flags.options.resume) return std::nullopt;
@@ -143,6 +154,7 @@ bool is_done(const TrainFlags& flags, const TrainOptions& options, const std::op
 bool train(TrainFlags& flags, const std::optional<SavedRun>& saved, const Comm& texts) {
   const bool leads = texts.rank() == 0;
   const TrainOptions options = flags.finished_options();
+  require_total_batch(flags, options.step, texts.size());
   if (is_done(flags, options, saved, texts)) return true;
   require_shards(options.data);
   ContextOptions context_options = flags.device.context_options(flags.step.dtype);

@@ -122,7 +122,8 @@ void TrainFlags::add_sizes_to(CLI::App& command, const SizeDefaults& defaults) {
 }
 
 void TrainFlags::add_to(CLI::App& command) {
-  add_sizes_to(command, {.vocab = "that of the data", .total_batch = "one slice, --batch × --seq"});
+  add_sizes_to(command, {.vocab = "that of the data",
+                         .total_batch = "one slice, --batch × --seq, which several ranks cannot share"});
   add_run_flags(command, *this);
   add_update_flags(command, *this);
   add_schedule_flags(command, *this);
