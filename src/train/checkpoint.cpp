@@ -14,6 +14,7 @@
 #include "runtime/host_view.hpp"
 #include "runtime/json.hpp"
 #include "runtime/output_target.hpp"
+#include "runtime/threads.hpp"
 
 namespace warpwright {
 namespace {
@@ -214,14 +215,26 @@ class OptimizerFiles {
   std::map<std::string, std::map<std::int64_t, Stored>> rows_;  // of each tensor, by their first
 };
 
+// The first element whose master does not round to its weight, or the number of elements.
+std::int64_t first_other(const Tensor& masters, const Tensor& weights) {
+  const float* master = masters.as<float>();
+  const bf16* weight = weights.as<bf16>();
+  const std::int64_t count = masters.elements();
+  std::int64_t first = count;
+#pragma omp parallel for schedule(static) num_threads(claimed_threads()) reduction(min : first)
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (i < first && bf16(master[i]).bits != weight[i].bits) first = i;
+  }
+  return first;
+}
+
 // Before version 5 a checkpoint has whole masters. parameters: the rows that they belong to.
 void read_masters(const OptimizerFiles& files, const OptimizerTensor& tensor, std::int64_t first,
                   const Tensor& host, const Tensor& parameters) {
   HeapAllocator heap;
   const Tensor masters = heap.allocate(tensor.name, DType::f32, host.shape, Category::master_weights);
   files.read(tensor, first, masters);
-  for (std::int64_t i = 0; i < masters.elements(); ++i) {
-    if (bf16(masters.as<float>()[i]).bits == parameters.as<bf16>()[i].bits) continue;
+  if (const std::int64_t i = first_other(masters, parameters); i < masters.elements()) {
     throw Error(fmt::format("{} is not its weight in full precision: {} for {}", tensor.name,
                             masters.as<float>()[i], static_cast<float>(parameters.as<bf16>()[i])),
                 files.folder(), kRemedy);

@@ -225,8 +225,10 @@ TEST_F(ResumeTest, MastersAndRemaindersThatDoNotFitAreRefused) {
   wrong[master] = old.at(master);
   EXPECT_NE(refused(wrong).find("has both " + master + " and " + remainder), std::string::npos);
   wrong = old;
-  const float other = 7;
-  std::memcpy(wrong[master].second.data(), &other, sizeof other);
+  const float first = 7, last = 8;  // the first is named, whichever thread finds one before
+  auto& bytes = wrong[master].second;
+  std::memcpy(bytes.data(), &first, sizeof first);
+  std::memcpy(bytes.data() + bytes.size() - sizeof last, &last, sizeof last);
   EXPECT_NE(refused(wrong).find(master + " is not its weight in full precision: 7 for "), std::string::npos);
   wrong = now;
   wrong[remainder].first.dtype = DType::bf16;
