@@ -455,6 +455,35 @@ TEST_F(CliTest, MissingFoldersAreExitCode1) {
         {"texts", "`warpwright data build --tokenizer"});
 }
 
+// Refused by the data, by a file in the way, by the memory plan and while the weights are read.
+TEST_F(CliTest, ARefusedStartLeavesNothing) {
+  make_data();
+  fs::create_directories(folder / "empty");
+  put("used/metrics.jsonl", "not a run's");
+  put("short/val_000000.bin", "not a shard");
+  fs::copy_file(folder / "data/train_000000.bin", folder / "short/train_000000.bin");
+  fs::copy_file(folder / "data/data.json", folder / "short/data.json");
+  succeeds(train_arguments("start", {"--steps", "1"}));
+  const std::string checkpoint = "start/checkpoints/step_00000001";
+  std::string weights = read_file(folder / checkpoint / "model.safetensors", 1 << 26);
+  weights.back() ^= 1;
+  put(checkpoint + "/model.safetensors", weights);
+  const auto refused = [&](const std::string& name, const std::vector<std::string>& more,
+                           const std::string& word) { fails(1, train_arguments(name, more), {word}); };
+  for (const std::string name : {"never", "deep/never", "empty"}) {
+    refused(name, {"--data", path("short"), "--val-every", "1"}, "val_000000.bin");
+    refused(name, {"--heads", "256", "--channels", "65536"}, "memory plan");
+    fails(1,
+          {"train", "--model", path(checkpoint), "--data", path("data"), "--out", path(name), "--seq", "32"},
+          {"model.safetensors"});
+  }
+  EXPECT_FALSE(fs::exists(folder / "never"));
+  EXPECT_FALSE(fs::exists(folder / "deep"));
+  EXPECT_TRUE(fs::is_empty(folder / "empty"));
+  refused("used", {}, "is not the metrics of a run");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder / "used"), {}), 1);
+}
+
 TEST_F(CliTest, TuneNeedsAGpu) {
   fails(2, {"tune", "--device", "cpu"}, {"tune: needs an NVIDIA GPU", "--device cuda"});
   if (cuda_device_count() > 0) return;

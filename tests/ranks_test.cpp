@@ -164,12 +164,10 @@ class Ranks : public SmallRun {
   }
   static bool may_mount() { return std::system("unshare -m mount --bind / /mnt 2>/dev/null") == 0; }
 
-  // A start that is refused leaves no more in a run's folder than these.
+  // A start that is refused leaves a folder that has only "checkpoints" as it was.
   void expect_nothing_begun(const std::string& name) const {
     EXPECT_TRUE(list_folder(folder / name / "checkpoints").empty()) << name;
-    for (const fs::path& path : list_folder(folder / name)) {
-      EXPECT_TRUE(path.filename() == "checkpoints" || path.filename() == "lock") << path;
-    }
+    EXPECT_EQ(list_folder(folder / name).size(), 1u) << name;
   }
 
  private:
@@ -305,6 +303,7 @@ TEST_F(Ranks, WhatDoesNotFitIsOneLineThatCountsAllRanks) {
        {"memory plan", "the 2 ranks on ", "smaller model", "--shard parameters would need"}) {
     EXPECT_NE(lines[0].find(part), std::string::npos) << lines[0];
   }
+  EXPECT_FALSE(fs::exists(folder / "never"));
 }
 
 // The sum of the columns of a rank's line is its total, but for rounding.
@@ -621,6 +620,7 @@ TEST_F(Ranks, RanksWithOtherOptionsAreRefused) {
   const Words sums = apart(training("sums"), training("sums", {"--reduce", "ring"}));
   ASSERT_EQ(sums.size(), 1u);
   EXPECT_NE(sums[0].find("differ in options/reduce: \"tree\" and \"ring\""), std::string::npos) << sums[0];
+  for (const char* name : {"apart", "sums"}) EXPECT_FALSE(fs::exists(folder / name)) << name;
 }
 
 // The folders exist, and even look like a run's.
@@ -680,6 +680,7 @@ TEST_F(Ranks, RanksWithOtherWeightsAreRefused) {
     const Words lines = apart(from("a", shard), from("b", shard));
     ASSERT_EQ(lines.size(), 1u);
     EXPECT_NE(lines[0].find("differ in weights: "), std::string::npos) << lines[0];
+    EXPECT_FALSE(fs::exists(folder / "apart"));
   }
 }
 

@@ -17,6 +17,7 @@
 #include "runtime/folder_lock.hpp"
 #include "runtime/output_file.hpp"
 #include "runtime/partial.hpp"
+#include "runtime/provisional_folder.hpp"
 
 namespace warpwright {
 

@@ -71,18 +71,24 @@ std::optional<LockFile> open_lock_file(const fs::path& path) {
 // The lock file, locked, and what another holder wrote into it.
 struct Taken {
   FileDescriptor fd;
+  bool is_new = false;
   std::optional<std::string> holder;  // if another process has the lock: its PID or ""
 };
 
 std::optional<Taken> take(const fs::path& folder) {
-  const fs::path path = folder / "lock";
+  const fs::path path = FolderLock::file_in(folder);
   std::optional<LockFile> file = open_lock_file(path);
   if (!file) return std::nullopt;
   const std::optional<std::string> owner = owner_in(file->fd.get());
-  if (!lock_file(file->fd.get(), path)) return Taken{{}, owner.value_or("")};
+  try {
+    if (!lock_file(file->fd.get(), path)) return Taken{{}, false, owner.value_or("")};
+  } catch (const Error&) {
+    if (file->is_new) ::unlink(path.c_str());  // no process can lock it
+    throw;
+  }
   if (!is_named(file->fd.get(), path)) return std::nullopt;
   if (file->is_new || owner) write_owner(file->fd.get());
-  return Taken{std::move(file->fd), std::nullopt};
+  return Taken{std::move(file->fd), file->is_new, std::nullopt};
 }
 
 }  // namespace
@@ -104,7 +110,10 @@ bool is_named(int fd, const fs::path& path) {
 }
 
 FolderLock::FolderLock(const fs::path& folder) {
+  constexpr int kMostTries = 100;  // while holders remove their files
   std::optional<Taken> taken = take(folder);
+  std::error_code none;
+  for (int i = 1; !taken && i < kMostTries && fs::is_directory(folder, none); ++i) taken = take(folder);
   if (!taken) {
     errno = ENOENT;
     throw_system_error("lock", folder.string(), kCheckPath);
@@ -115,6 +124,7 @@ FolderLock::FolderLock(const fs::path& folder) {
                 folder.string(), "wait for that process to end, or stop it");
   }
   fd_ = std::move(taken->fd);
+  made_its_file_ = taken->is_new;
 }
 
 std::optional<FolderLock> FolderLock::try_lock(const fs::path& folder) {

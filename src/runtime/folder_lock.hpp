@@ -19,8 +19,12 @@ class FolderLock {
   // Nothing if another process has the lock, or if the folder is gone.
   static std::optional<FolderLock> try_lock(const std::filesystem::path& folder);
 
+  static std::filesystem::path file_in(const std::filesystem::path& folder) { return folder / "lock"; }
+  bool made_its_file() const { return made_its_file_; }
+
  private:
   FileDescriptor fd_;
+  bool made_its_file_ = false;
 };
 
 // Locks an open file. False if another process has the lock; throws if the file system has no locks.

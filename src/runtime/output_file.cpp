@@ -29,19 +29,20 @@ bool is_seekable(int fd, const fs::path& path) {
 
 }  // namespace
 
-void create_folders(const fs::path& path) {
+void create_folders(const fs::path& path, std::vector<fs::path>* made) {
   const fs::path folder = path.has_filename() ? path : path.parent_path();
   if (folder.empty()) return;
   std::error_code error;
   if (fs::is_directory(folder, error)) return;
-  if (const fs::path real = follow_links(folder); real != folder) return create_folders(real);
-  create_folders(folder.parent_path());
+  if (const fs::path real = follow_links(folder); real != folder) return create_folders(real, made);
+  create_folders(folder.parent_path(), made);
   if (::mkdir(folder.c_str(), 0777) != 0) {
     const int code = errno;
     if (fs::is_directory(folder, error)) return;  // "..", ".", or another process was faster
     errno = code;
     throw_system_error("create the folder", folder.string(), kCheckPath);
   }
+  if (made) made->push_back(folder);
   sync_path(parent_of(folder));
 }
 

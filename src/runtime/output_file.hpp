@@ -13,8 +13,8 @@
 namespace warpwright {
 
 // Makes the folder and its missing parents, and syncs each into its parent. For a dangling link, makes the
-// folder that it names.
-void create_folders(const std::filesystem::path& path);
+// folder that it names. made: also gets the paths of the folders that were missing, parents first.
+void create_folders(const std::filesystem::path& path, std::vector<std::filesystem::path>* made = nullptr);
 
 // Buffered output in which every write, sync and close is checked. close() completes the file; destruction
 // without it (while an error propagates) drops what is buffered.

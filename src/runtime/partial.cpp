@@ -19,6 +19,7 @@
 #include "core/error.hpp"
 #include "runtime/file.hpp"
 #include "runtime/output_target.hpp"
+#include "runtime/provisional_folder.hpp"
 
 namespace warpwright {
 namespace {
@@ -146,6 +147,7 @@ void remove_live_partials() {
         }
       }
     }
+    for (ProvisionalFolder* folder : live_partials().provisional) folder->remove();
   });
 }
 

@@ -32,14 +32,19 @@ bool is_partial_name(std::string_view name);
 // between its two steps gets its name back. Returns the number of partials removed.
 int remove_stale_partials(const std::filesystem::path& folder);
 
-// The partials of this process. The mutex is held while one is moved into place.
+class ProvisionalFolder;
+
+// The partials of this process, and its folders that may not stay. The mutex is held while a partial is moved
+// into place.
 struct LivePartials {
   std::mutex mutex;
   std::set<std::filesystem::path> paths;
+  std::set<ProvisionalFolder*> provisional;
 };
 LivePartials& live_partials();
 
-// For a process that is ending: removes its partials and stops its writers. Several threads may call it.
+// For a process that is ending: removes its partials and provisional folders, and stops its writers. Several
+// threads may call it.
 void remove_live_partials();
 
 // A partial folder, locked; removed with the object.

@@ -494,6 +494,7 @@ TEST_P(TrainerOnDevice, NonFiniteStopsOrSkips) {
     EXPECT_NE(std::string(error.what()).find("final_norm"), std::string::npos) << error.what();
     EXPECT_NE(std::string(error.what()).find("step 1"), std::string::npos) << error.what();
   }
+  EXPECT_FALSE(fs::exists(poisoned.out));  // no step was done
   poisoned.out = root_ / "skipping";
   poisoned.on_non_finite = OnNonFinite::skip;
   train(poisoned);

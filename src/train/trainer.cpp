@@ -55,7 +55,7 @@ std::optional<SavedRun> find_resume(const TrainOptions& o, const Notice& notice,
   return std::nullopt;
 }
 
-fs::path prepared(const fs::path& run) {
+std::unique_ptr<ProvisionalFolder> prepared(const fs::path& run) {
   if (path_exists(run) && !is_folder(run)) {
     throw Error("is not a folder", run.string(), "choose another --out");
   }
@@ -66,10 +66,11 @@ fs::path prepared(const fs::path& run) {
   if (!is_empty && !is_run) {
     throw Error("holds files, but not a run", run.string(), "choose another --out");
   }
-  create_folders(run / "checkpoints");
+  auto folder = std::make_unique<ProvisionalFolder>(run);
+  folder->make_folder("checkpoints");
   clear_leftovers(run);
   require_replaceable(run / "model", replaceable_model_folder(run / "model"));
-  return run;
+  return folder;
 }
 
 // Every rank writes into the run's folder, so all must find there what rank 0 has put for this start alone.
@@ -103,14 +104,14 @@ void require_shared(const fs::path& run, const Comm& comm) {
   }
 }
 
-// The lock of the run's folder, on rank 0, once every rank has read what the folder holds. The others go on
-// when it is prepared.
-FolderLock locked(const fs::path& run, const Comm& comm) {
+// The run's folder, on rank 0, once every rank has read what the folder holds. The others go on when it is
+// prepared.
+std::unique_ptr<ProvisionalFolder> locked(const fs::path& run, const Comm& comm) {
   comm.barrier();
-  FolderLock lock;
-  if (comm.rank() == 0) lock = FolderLock(prepared(run));
+  std::unique_ptr<ProvisionalFolder> folder;
+  if (comm.rank() == 0) folder = prepared(run);
   require_shared(run, comm);
-  return lock;
+  return folder;
 }
 
 TrainOptions checked(Context& context, TrainOptions options, const Comm& comm) {
@@ -175,7 +176,7 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer,
       options_(checked(context, std::move(options), comm)),
       observer_(std::move(observer)),
       comm_(comm),
-      lock_(locked(options_.out, comm)),
+      folder_(locked(options_.out, comm)),
       train_stream_(options_.data, Split::train, options_.step.model->vocab()),
       loader_(train_stream_, options_.seed, options_.step.T, options_.step.B * options_.step.slices),
       step_(context, options_.step, comm),
@@ -279,8 +280,8 @@ std::optional<std::int64_t> Trainer::resumed_step() const {
   return resume_from_ ? std::optional(step_index_) : std::nullopt;
 }
 
-void Trainer::start() {
-  step_.allocate();
+// Fills the weights, and the optimizer's state of a run that goes on.
+void Trainer::load() {
   std::string checksums;  // of the weights as this rank has read or made them
   const auto noted = [&](const ParameterWriter& write) -> ParameterWriter {
     if (comm_.size() == 1) return write;
@@ -300,12 +301,13 @@ void Trainer::start() {
     options_.step.model->load(options_.initial_model, noted(step_.full_precision()));
   }
   if (comm_.size() > 1) require_equal(comm_, {{"weights", checksum_of(std::as_bytes(std::span(checksums)))}});
+}
+
+void Trainer::start() {
+  step_.allocate();
+  load();
   if (options_.sample_every > 0 && leads()) {
     generator_ = std::make_unique<DecodingEngine>(context_, step_.weights(), sampling_engine(options_));
-  }
-  if (leads()) {
-    if (const auto& tuned = context_.options().tuned) tuned->write(options_.out / kTunedFile);
-    metrics_.emplace(options_.out / "metrics.jsonl", unreported_ ? step_index_ - 1 : step_index_);
   }
   const std::vector<std::string> hosts = comm_.all_gather(host_name());
   const auto here = std::ranges::count(hosts, hosts[static_cast<std::size_t>(comm_.rank())]);
@@ -316,6 +318,10 @@ void Trainer::start() {
                                                  },
                                              .notice = [this](const std::string& line) { notify(line); }};
   checkpoints_.emplace(options_, boundary_, damaged_, comm_, static_cast<std::size_t>(here), reports);
+  if (leads()) {
+    metrics_.emplace(folder_->file("metrics.jsonl"), unreported_ ? step_index_ - 1 : step_index_);
+    if (const auto& tuned = context_.options().tuned) tuned->write(folder_->file(kTunedFile));
+  }
   saved_at_ = Clock::now();
   if (observer_.started) observer_.started();
 }
@@ -511,6 +517,7 @@ TrainerState Trainer::state() const {
 }
 
 void Trainer::write_checkpoint(CheckpointWriter::Mode mode) {
+  if (leads()) folder_->keep();
   checkpoints_->write(state(), step_, context_, mode);
   saved_step_ = step_index_;
   saved_at_ = Clock::now();
@@ -534,6 +541,7 @@ void Trainer::save_model() {
 }
 
 void Trainer::write_metrics(const StepReport& r, std::optional<double> val_loss) {
+  folder_->keep();
   nlohmann::json json = {{"step", r.step},
                          {"loss", r.loss},
                          {"norm", r.gradient_norm},

@@ -76,7 +76,8 @@ class Trainer {
   // Trains to the last step, or until `stop` becomes true, and then returns false. On a CPU a stop takes
   // effect after the current operation, on a GPU after the current slice, also in validation and
   // samples; over several ranks it takes effect after the step. It then writes a checkpoint and RUN/model at
-  // the end. A run that is already finished changes nothing.
+  // the end. A run that is already finished changes nothing. An error before the first step is done leaves
+  // the run's folder as it was.
   bool run(const std::atomic<bool>& stop);
 
  private:
@@ -92,6 +93,7 @@ class Trainer {
   void compare_ranks() const;
   bool leads() const { return comm_.rank() == 0; }
   std::int64_t slices_of_rank() const { return options_.step.slices / comm_.size(); }
+  void load();
   void start();
   Next decide();
   // Rank 0 looks for one that keeps the others waiting.
@@ -128,7 +130,7 @@ class Trainer {
   TrainOptions options_;
   TrainObserver observer_;
   const Comm& comm_;
-  FolderLock lock_;  // of rank 0
+  std::unique_ptr<ProvisionalFolder> folder_;  // of rank 0: the run's, kept from the first thing worth it
   TokenStream train_stream_;
   std::optional<TokenStream> val_stream_;
   TrainingLoader loader_;

@@ -1,0 +1,38 @@
+// A folder for work that may turn out not to begin.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "runtime/folder_lock.hpp"
+
+namespace warpwright {
+
+// Exclusive use of a folder (FolderLock). The object remembers what this process makes: the folder, its
+// parents, its lock, and entries. All of this is removed again, with the object or when the process ends
+// (remove_live_partials()), unless keep() says that the work has begun. Everything else stays, and so does a
+// folder into which somebody else has put something.
+class ProvisionalFolder {
+ public:
+  // Makes the folder and its missing parents. Throws if another process has the lock.
+  explicit ProvisionalFolder(const std::filesystem::path& folder);
+  ProvisionalFolder(const ProvisionalFolder&) = delete;
+  ProvisionalFolder& operator=(const ProvisionalFolder&) = delete;
+  ~ProvisionalFolder();
+
+  void make_folder(const std::string& name);
+  // The path of a file in it that this process is about to write.
+  std::filesystem::path file(const std::string& name);
+  void keep();
+
+ private:
+  friend void remove_live_partials();
+  void remove();
+
+  const std::filesystem::path folder_;
+  std::vector<std::filesystem::path> made_;  // in this order
+  FolderLock lock_;
+};
+
+}  // namespace warpwright
