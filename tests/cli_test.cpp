@@ -874,6 +874,29 @@ TEST_F(CliTest, SignalsWriteACheckpointAndLeave) {
   }
 }
 
+// Slurm sends two.
+TEST_F(CliTest, MoreSignalsOfASchedulerDoNotLoseTheCheckpoint) {
+  make_data();
+  for (const int signal : {SIGTERM, SIGHUP}) {
+    const std::string name = fmt::format("signal{}", signal);
+    const pid_t child =
+        start_process(train_arguments(name, {"--steps", "1000000"}), folder / "o", folder / "e");
+    while (!fs::exists(folder / name / "metrics.jsonl") ||
+           fs::file_size(folder / name / "metrics.jsonl") == 0) {
+      usleep(1000);
+    }
+    int status = 0;
+    while (waitpid(child, &status, WNOHANG) == 0) {
+      kill(child, signal);
+      usleep(1000);
+    }
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 128 + signal);
+    EXPECT_FALSE(fs::is_empty(folder / name / "checkpoints"));
+    EXPECT_TRUE(fs::exists(folder / name / "model/model.safetensors"));
+  }
+}
+
 // Parses each line of the output as JSON.
 std::vector<nlohmann::json> objects(const std::string& output) {
   std::vector<nlohmann::json> all;

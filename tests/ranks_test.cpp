@@ -756,6 +756,54 @@ TEST_F(RanksUnderWay, ASignalToOneStopsAll) {
   EXPECT_TRUE(own_lines(read_file(folder / "err", 1 << 20)).empty());
 }
 
+// While the ranks load, and when they have just begun.
+TEST_F(RanksUnderWay, ASignalToOneBeforeTheFirstStepStopsAll) {
+  for (int i = 0; i < 8; ++i) {
+    const std::string name = fmt::format("early{}", i);
+    const fs::path run = folder / name;
+    const Words words = training(name, {"--steps", "1000000", "--layers", "12", "--channels", "256"});
+    const pid_t launcher =
+        start_process(on_ranks(3, words), folder / "out", folder / "err", nullptr, "mpirun");
+    while (!fs::exists(run)) {
+      ASSERT_EQ(waitpid(launcher, nullptr, WNOHANG), 0) << read_file(folder / "err", 1 << 20);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(30 * i));
+    ::kill(child_of(launcher, i % 3), SIGTERM);
+    EXPECT_EQ(wait_for(launcher), 128 + SIGTERM);
+    EXPECT_TRUE(own_lines(read_file(folder / "err", 1 << 20)).empty()) << read_file(folder / "err", 1 << 20);
+    const bool begun = fs::exists(run);
+    EXPECT_EQ(fs::exists(run / "model" / "model.safetensors"), begun);
+    const std::string wanted = begun ? "stopped: a checkpoint and model" : "stopped before the first step";
+    EXPECT_NE(read_file(folder / "out", 1 << 20).find(wanted), std::string::npos) << wanted;
+  }
+}
+
+// Rank 0 waits for another one, which is stopped.
+TEST_F(RanksUnderWay, ASecondCtrlCEndsARankAtOnceAndASecondSigtermDoesNot) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const std::string name = fmt::format("twice{}", signal);
+    const pid_t launcher = started(name);
+    ASSERT_GT(launcher, 0) << read_file(folder / "err", 1 << 20);
+    const pid_t waiting = child_of(launcher, 0), other = child_of(launcher, 2);
+    ::kill(other, SIGSTOP);
+    for (int i = 0; i < 2; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      ::kill(waiting, signal);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    const bool goes_on = waitpid(launcher, nullptr, WNOHANG) == 0 && ::kill(waiting, 0) == 0;
+    ::kill(other, SIGCONT);
+    if (signal == SIGTERM) {
+      EXPECT_TRUE(goes_on);
+      EXPECT_EQ(wait_for(launcher), 128 + SIGTERM);
+    } else {
+      wait_for(launcher);
+    }
+    EXPECT_EQ(fs::exists(folder / name / "model"), signal == SIGTERM);
+  }
+}
+
 TEST_F(RanksUnderWay, TheOthersEndIfOneIsKilled) {
   const pid_t launcher = started("killed");
   ASSERT_GT(launcher, 0) << read_file(folder / "err", 1 << 20);

@@ -37,12 +37,13 @@ void wait_for_signal() {
   _exit(128 + signal);
 }
 
-struct sigaction before_stop[NSIG];  // the handlers before stop_on_signals()
+struct sigaction interrupt_before_stop;  // the handler of SIGINT before stop_on_signals()
 
 extern "C" void request_stop(int signal) {
-  stop_request.signal = signal;
+  int none = 0;
+  stop_request.signal.compare_exchange_strong(none, signal);
   stop_request.made = true;
-  ::sigaction(signal, &before_stop[signal], nullptr);
+  if (signal == SIGINT) ::sigaction(SIGINT, &interrupt_before_stop, nullptr);
 }
 
 }  // namespace
@@ -72,7 +73,8 @@ void end_cleanly_on_signals() {
 }
 
 void stop_on_signals() {
-  for (const int signal : kEndingSignals) handle_signal(signal, request_stop, &before_stop[signal]);
+  handle_signal(SIGINT, request_stop, &interrupt_before_stop);
+  for (const int signal : {SIGTERM, SIGHUP}) handle_signal(signal, request_stop);
 }
 
 }  // namespace warpwright::cli

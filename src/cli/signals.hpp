@@ -21,11 +21,12 @@ void end_cleanly_on_signals();
 // Asks a long run to stop at the next place where it can go on later.
 struct StopRequest {
   std::atomic<bool> made{false};
-  std::atomic<int> signal{0};  // the one that asked; 0 if something else did
+  std::atomic<int> signal{0};  // the first that asked; 0 if something else did
 };
 extern StopRequest stop_request;
 
-// From now on the first of these signals makes `stop_request`; a second one ends the program at once.
+// From now on these signals make `stop_request`. A second SIGINT ends the program at once; more of the others
+// change nothing, since a scheduler may send them while the last checkpoint is written.
 void stop_on_signals();
 
 // Thrown once a command that was asked to stop has wound down: the exit code is 128 + signal.

@@ -92,12 +92,18 @@ std::optional<SavedRun> resumed_run(TrainFlags& flags, CLI::App& command) {
   return saved;
 }
 
-void report_end(const TrainOptions& options, bool finished, std::int64_t skipped) {
+void report_end(const Trainer& trainer, bool finished, std::int64_t skipped) {
+  const TrainOptions& options = trainer.options();
   const std::string run = options.out.string();
   if (skipped > 0) fmt::print("{} updates were skipped\n", skipped);
   if (finished) {
     fmt::print("finished: model in {}\n", (options.out / "model").string());
     return;
+  }
+  if (!trainer.has_begun()) {
+    require_whole_output();
+    fmt::print("stopped before the first step: nothing is written; start again with the same command\n");
+    return require_whole_output();
   }
   if (std::ferror(stdout) != 0) {
     throw Error("cannot be written", "standard output",
@@ -121,12 +127,11 @@ std::shared_ptr<const TunedTable> tuned_table(const TrainFlags& flags) {
   return nullptr;
 }
 
-// Rank 0 alone prints.
+// Rank 0 alone prints. While a process without other ranks loads, a signal ends it at once.
 TrainObserver observer_of(TrainWatcher& watcher, const Comm& comm) {
-  if (comm.rank() == 0) return watcher.observer();
-  TrainObserver silent;
-  silent.started = stop_on_signals;
-  return silent;
+  TrainObserver observer = comm.rank() == 0 ? watcher.observer() : TrainObserver();
+  if (comm.size() == 1) observer.started = stop_on_signals;
+  return observer;
 }
 
 // True if the run has done all its steps before.
@@ -153,6 +158,7 @@ bool is_done(const TrainFlags& flags, const TrainOptions& options, const std::op
 // the ranks.
 bool train(TrainFlags& flags, const std::optional<SavedRun>& saved, const Comm& texts) {
   const bool leads = texts.rank() == 0;
+  if (texts.size() > 1) stop_on_signals();  // a rank that ended by itself would look like a lost one
   const TrainOptions options = flags.finished_options();
   require_total_batch(flags, options.step, texts.size());
   if (is_done(flags, options, saved, texts)) return true;
@@ -186,7 +192,7 @@ bool train(TrainFlags& flags, const std::optional<SavedRun>& saved, const Comm& 
   // A signal to one rank stops all, and all end with its code.
   stop_request.signal =
       static_cast<int>(std::ranges::max(gathered(comm, {static_cast<double>(stop_request.signal.load())})));
-  if (leads) report_end(options, finished, watcher.skipped());
+  if (leads) report_end(trainer, finished, watcher.skipped());
   return finished;
 }
 
@@ -207,7 +213,9 @@ void run(TrainFlags& flags, CLI::App& command) {
 }  // namespace
 
 void add_train(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("train", "Train a decoder on token shards");
+  CLI::App* command = app.add_subcommand("train",
+                                         "Train a decoder on token shards. Ctrl-C, SIGTERM and SIGHUP stop "
+                                         "it with a checkpoint; a second Ctrl-C ends it at once");
   auto flags = std::make_shared<TrainFlags>();
   flags->add_to(*command);
   command->callback([flags, command] { run(*flags, *command); });

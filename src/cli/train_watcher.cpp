@@ -29,7 +29,6 @@ TrainObserver TrainWatcher::observer() {
     print(fmt::format("checkpoint {}", path.string()));
   };
   o.notice = [this](const std::string& text) { print(text); };
-  o.started = stop_on_signals;
   return o;
 }
 

@@ -524,6 +524,19 @@ TEST_F(TrainerTest, AFolderOfOtherFilesIsNoRun) {
   EXPECT_EQ(std::distance(fs::directory_iterator(o.out), {}), 1);
 }
 
+TEST_F(TrainerTest, AStopBeforeTheFirstStepWritesNothing) {
+  const TrainOptions o = options("run");
+  const std::atomic<bool> stop{true};
+  {
+    Context context(ContextOptions{}, device_);
+    Trainer trainer(context, o, {});
+    EXPECT_TRUE(fs::exists(o.out / "checkpoints"));
+    EXPECT_FALSE(trainer.run(stop));
+    EXPECT_FALSE(trainer.has_begun());
+  }
+  EXPECT_FALSE(fs::exists(o.out));
+}
+
 TEST_F(TrainerTest, RefusesRunsOfOthers) {
   TrainOptions o = options("run");
   o.checkpoint_every = 4;

@@ -303,12 +303,14 @@ void Trainer::load() {
   if (comm_.size() > 1) require_equal(comm_, {{"weights", checksum_of(std::as_bytes(std::span(checksums)))}});
 }
 
-void Trainer::start() {
+bool Trainer::start() {
+  if (asked_to_stop()) return false;
   step_.allocate();
   load();
   if (options_.sample_every > 0 && leads()) {
     generator_ = std::make_unique<DecodingEngine>(context_, step_.weights(), sampling_engine(options_));
   }
+  if (asked_to_stop()) return false;
   const std::vector<std::string> hosts = comm_.all_gather(host_name());
   const auto here = std::ranges::count(hosts, hosts[static_cast<std::size_t>(comm_.rank())]);
   stragglers_.emplace(hosts);
@@ -324,6 +326,12 @@ void Trainer::start() {
   }
   saved_at_ = Clock::now();
   if (observer_.started) observer_.started();
+  return true;
+}
+
+bool Trainer::asked_to_stop() const {
+  const std::vector<double> all = gathered(comm_, {*stop_ ? 1.0 : 0.0});
+  return std::ranges::count(all, 1.0) > 0;
 }
 
 void Trainer::notify(const std::string& line) const {
@@ -601,8 +609,8 @@ StepReport Trainer::read_report(const nlohmann::json& json) const {
                    number("seconds"), 0);
 }
 
-// The only place that looks at the signal and the clock, once a step and never within one, so that all ranks
-// do the same next.
+// Once the steps have begun, the only place that looks at the signal and the clock, once a step and never
+// within one, so that all ranks do the same next.
 Trainer::Next Trainer::decide() {
   const double minutes = options_.checkpoint_minutes;
   const bool is_time = minutes > 0 && seconds_since(saved_at_) >= 60 * minutes;
@@ -632,7 +640,8 @@ void Trainer::compare_work(const std::vector<double>& worked) {
 bool Trainer::run(const std::atomic<bool>& stop) {
   stop_ = &stop;
   if (finished_) return true;
-  start();
+  has_begun_ = start();
+  if (!has_begun_) return false;
   if (unreported_) after_step(*std::exchange(unreported_, std::nullopt));
   const auto started = Clock::now();
   const std::int64_t first = step_index_;

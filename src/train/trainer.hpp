@@ -76,9 +76,10 @@ class Trainer {
   // Trains to the last step, or until `stop` becomes true, and then returns false. On a CPU a stop takes
   // effect after the current operation, on a GPU after the current slice, also in validation and
   // samples; over several ranks it takes effect after the step. It then writes a checkpoint and RUN/model at
-  // the end. A run that is already finished changes nothing. An error before the first step is done leaves
-  // the run's folder as it was.
+  // the end. A run that is already finished changes nothing. A stop before everything is loaded, and an error
+  // before the first step is done, leave the run's folder as it was.
   bool run(const std::atomic<bool>& stop);
+  bool has_begun() const { return has_begun_; }
 
  private:
   struct StepResult {
@@ -94,7 +95,9 @@ class Trainer {
   bool leads() const { return comm_.rank() == 0; }
   std::int64_t slices_of_rank() const { return options_.step.slices / comm_.size(); }
   void load();
-  void start();
+  // False if a stop comes before everything is loaded.
+  bool start();
+  bool asked_to_stop() const;  // this rank or another
   Next decide();
   // Rank 0 looks for one that keeps the others waiting.
   void compare_work(const std::vector<double>& worked);
@@ -145,6 +148,7 @@ class Trainer {
   double step_seconds_ = 0, worked_seconds_ = 0;  // of the last step, and without exchanges
   ModelOrigin origin_;
   BoundaryTokens boundary_;
+  bool has_begun_ = false;
   bool finished_ = false;                   // already before this process began
   std::optional<StepReport> unreported_;    // of a step whose validation or sample was abandoned
   std::optional<std::int64_t> saved_step_;  // of the newest checkpoint, complete or being written
