@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <mutex>
-#include <ranges>
 
 #include "runtime/output_file.hpp"
 #include "runtime/output_target.hpp"
@@ -51,9 +50,9 @@ void ProvisionalFolder::keep() {
 // The lock is held until its file is removed. It is closed before the folder is, since a network file system
 // keeps a removed file that is open.
 void ProvisionalFolder::remove() {
-  for (const fs::path& path : made_ | std::views::reverse) {
-    std::remove(path.c_str());  // a folder that is not empty stays
-    if (path == FolderLock::file_in(folder_)) lock_ = FolderLock();
+  for (auto path = made_.rbegin(); path != made_.rend(); ++path) {
+    std::remove(path->c_str());  // a folder that is not empty stays
+    if (*path == FolderLock::file_in(folder_)) lock_ = FolderLock();
   }
   made_.clear();
 }
