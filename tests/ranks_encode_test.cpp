@@ -197,6 +197,36 @@ TEST_F(Encode, RanksWithAnotherCommandAreNamed) {
   for (const int code : {outcome.code, other.code}) EXPECT_EQ(code, 1);
 }
 
+// An option that only rank 1 has, and data of its own.
+TEST_F(Encode, RanksWithOtherOptionsOrDataAreRefused) {
+  train();
+  make_shards(folder / "other", 3000, 900);
+  const auto apart = [&](const Words& first, Words second, const Words& more, const std::string& why) {
+    second.insert(second.end(), more.begin(), more.end());
+    const int port = free_local_port();
+    const pid_t processes[] = {start_launched(0, first, as_torchrun(0, 2, port), folder),
+                               start_launched(1, second, as_torchrun(1, 2, port), folder)};
+    Words lines;
+    for (const int r : {0, 1}) {
+      const Outcome outcome = outcome_of(r, processes[r], folder);
+      EXPECT_EQ(outcome.code, 1) << why;
+      lines.insert(lines.end(), outcome.lines.begin(), outcome.lines.end());
+    }
+    ASSERT_EQ(lines.size(), 1u) << why;
+    EXPECT_NE(lines[0].find("rank 0 and rank 1 differ in the " + why), std::string::npos) << lines[0];
+  };
+  const Words texts = encoding("embed", "bert", {});
+  apart(texts, texts, {"--pooling", "cls"}, "options: no such option and --pooling cls");
+  apart(encoding("embed", "bert", {"--max-length", "5"}), encoding("embed", "bert", {"--max-length", "6"}),
+        {}, "options: --max-length 5 and --max-length 6");
+  apart(encoding("rank", "cross", {"--query", "the cat"}), encoding("rank", "cross", {"--query", "a"}), {},
+        "options: --query the cat and --query a");
+  apart(evaluation(), evaluation(), {"--seq", "8"}, "options: no such option and --seq 8");
+  Words other = evaluation();
+  other[4] = path("other");
+  apart(evaluation(), other, {}, "contents of the data");
+}
+
 // The ranks note the first error before they connect, and the second one after.
 TEST_F(Encode, AllEndLikeTheRankThatReports) {
   Words after = encoding("embed", "bert", {});

@@ -208,7 +208,8 @@ void embed(const EmbedFlags& flags, const Comm& comm) {
     throw UsageError("answers from one process", "--stream", "start one process, or leave it out");
   }
   Context context(flags.encoder.device.context_options(flags.encoder.dtype), flags.encoder.device.place());
-  require_same_input(comm, flags.input.input, "--input", context);
+  require_same_work(comm, flags.ranks, context);
+  require_same_input(comm, flags.input.input, "--input");
   EncoderOptions options = options_of(flags, context.device());
   Buffer bias;
   options.model.attention = flags.attention.load(context, read_bert_config(flags.encoder.model),

@@ -150,7 +150,7 @@ Choice parse_choice(std::string_view line, const std::string& where, const text:
 
 nlohmann::json evaluate_multiple_choice(const EvalFlags& f, Context& context, const DecoderWeights& model,
                                         const Comm& comm) {
-  require_same_input(comm, f.choices, "--choices", context);
+  require_same_input(comm, f.choices, "--choices");
   const bool allow = f.allow_tokenizer_change;
   const text::Tokenizer tokenizer = load_tokenizer(f.model, f.tokenizer, *model.decoder, allow);
   if (f.tokenizer.empty()) notify(compare_tokenizers(f.model, model.decoder->vocab(), f.model, allow));
@@ -173,8 +173,15 @@ nlohmann::json evaluate_multiple_choice(const EvalFlags& f, Context& context, co
           {"accuracy_normalized", static_cast<double>(report.right_normalized) / n}};
 }
 
+// The fingerprint of the data; "" without data.
+std::string contents_of_data(const EvalFlags& f) {
+  std::vector<std::string> changed;
+  return f.data.empty() ? "" : to_json(fingerprint_of_data(f.data, &changed)).dump();
+}
+
 void evaluate(const EvalFlags& f, const Comm& comm) {
   Context context(f.device.context_options(f.dtype), f.device.place());
+  require_same_work(comm, f.ranks, context, comm.size() > 1 ? contents_of_data(f) : "");
   const DecoderWeights model = load_model(context, f.model, f.dtype);
   const nlohmann::json out = f.data.empty() ? evaluate_multiple_choice(f, context, model, comm)
                                             : evaluate_shards(f, context, model, comm);

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
@@ -58,7 +60,7 @@ bool is_on_ranks(const CLI::App& command) {
 
 void OnRanksFlags::add_to(CLI::App& app) {
   declare_on_ranks(app);
-  command = app.get_name();
+  command = &app;
   app.add_option("--gpus", gpus,
                  "Use this many GPUs of this machine, or all of them, with a process for each; default: one "
                  "process on --device")
@@ -86,8 +88,8 @@ void run_on_ranks(const OnRanksFlags& flags, const std::function<void(const Laun
   }
   prepare(launch);
   begin_to_connect();
-  const std::unique_ptr<const Comm> comm =
-      connect_ranks(launch, {std::chrono::seconds(flags.collective_timeout), end_process, flags.command});
+  const std::unique_ptr<const Comm> comm = connect_ranks(
+      launch, {std::chrono::seconds(flags.collective_timeout), end_process, flags.command->get_name()});
   ending_ranks(*comm, [&] { work(*comm); });
 }
 
@@ -124,8 +126,55 @@ Share share_of(const Comm& texts) {
           .gather = [&texts](std::string_view mine) { return texts.gather(mine); }};
 }
 
-void require_same_input(const Comm& texts, const std::filesystem::path& input, const std::string& option,
-                        const Context& context) {
+namespace {
+
+// The options that the user has given to a command, a line for each, without those that change no result.
+std::set<std::string> options_given(const CLI::App& command) {
+  static const std::set<std::string> kFree = {
+      "--collective-timeout", "--device", "--gpus", "--out", "--threads", "--weights-cache"};
+  std::set<std::string> lines;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->count() == 0 || kFree.contains(option->get_name())) continue;
+    lines.insert(fmt::format("{} {}", option->get_name(), fmt::join(option->results(), " ")));
+  }
+  return lines;
+}
+
+// "--seq 8", or "no such option": the first line of `lines` that `others` lack.
+std::string first_besides(const nlohmann::json& lines, const nlohmann::json& others) {
+  for (const auto& line : lines) {
+    if (std::ranges::find(others, line) == others.end()) return line.get<std::string>();
+  }
+  return "no such option";
+}
+
+}  // namespace
+
+void require_same_work(const Comm& texts, const OnRanksFlags& flags, const Context& context,
+                       const std::string& contents) {
+  if (texts.size() == 1) return;
+  const nlohmann::json mine = {{"program", checksum_of(std::filesystem::path("/proc/self/exe"))},
+                               {"kind of device", context.device().name},
+                               {"options", options_given(*flags.command)},
+                               {"contents of the data", contents}};
+  const std::vector<std::string> all = texts.all_gather(mine.dump());
+  const auto first = nlohmann::json::parse(all.front());
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    const auto other = nlohmann::json::parse(all[r]);
+    for (const auto& [what, value] : first.items()) {
+      if (other.at(what) == value) continue;
+      const std::string pair = what != "options"
+                                   ? ""
+                                   : fmt::format(": {} and {}", first_besides(value, other.at(what)),
+                                                 first_besides(other.at(what), value));
+      throw Error(fmt::format("rank 0 and rank {} differ in the {}{}", r, what, pair),
+                  flags.command->get_name(),
+                  "give all ranks the same program, kind of device, options and files");
+    }
+  }
+}
+
+void require_same_input(const Comm& texts, const std::filesystem::path& input, const std::string& option) {
   if (texts.size() == 1) return;
   if (input.empty() || input == "-") {
     throw UsageError(fmt::format("is standard input, which only one of {} ranks has", texts.size()), option,
@@ -135,13 +184,11 @@ void require_same_input(const Comm& texts, const std::filesystem::path& input, c
     throw Error("is not a regular file, and several ranks must read it", input.string(),
                 "write it to a file first, or start one process");
   }
-  const std::string mine = fmt::format("{} {} {}", checksum_of(std::filesystem::path("/proc/self/exe")),
-                                       context.device().name, FileReader(input).size());
-  const std::vector<std::string> all = texts.all_gather(mine);
+  const std::vector<std::string> all = texts.all_gather(std::to_string(FileReader(input).size()));
   for (std::size_t r = 1; r < all.size(); ++r) {
     if (all[r] == all.front()) continue;
-    throw Error(fmt::format("rank 0 and rank {} differ in program, device or size of the input", r),
-                input.string(), "give all ranks the same program, kind of device and file");
+    throw Error(fmt::format("has {} bytes for rank 0 and {} for rank {}", all.front(), all[r], r),
+                input.string(), "give all ranks the same file");
   }
 }
 

@@ -17,7 +17,7 @@ namespace warpwright::cli {
 struct OnRanksFlags {
   std::string gpus;                       // N, all or ""
   std::int64_t collective_timeout = 600;  // seconds
-  std::string command{};                  // its name, which the ranks compare
+  const CLI::App* command = nullptr;      // whose name and options the ranks compare
 
   // After --device, which --gpus excludes.
   void add_to(CLI::App& app);
@@ -47,9 +47,13 @@ void choose_device(const OnRanksFlags& flags, DeviceFlags& device, const CLI::Ap
 // This rank's share of work whose results rank 0 gets. The Comm must outlive it.
 Share share_of(const Comm& texts);
 
+// Throws Error, which names the first difference, if the ranks have different programs, kinds of device or
+// options, but for those that change no result, or different `contents`: text that stands for what they read.
+void require_same_work(const Comm& texts, const OnRanksFlags& flags, const Context& context,
+                       const std::string& contents = "");
+
 // Throws UsageError if several ranks cannot all read the input: standard input belongs to rank 0 alone.
-// Throws Error if they have different programs, devices or inputs. An empty path or "-" is standard input.
-void require_same_input(const Comm& texts, const std::filesystem::path& input, const std::string& option,
-                        const Context& context);
+// Throws Error if its size differs. An empty path or "-" is standard input.
+void require_same_input(const Comm& texts, const std::filesystem::path& input, const std::string& option);
 
 }  // namespace warpwright::cli

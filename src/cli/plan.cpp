@@ -347,7 +347,7 @@ void add_plan(CLI::App& app) {
   declare_on_ranks(*command);
   command->callback([f, command] {
     OnRanksFlags ranks;
-    ranks.command = command->get_name();
+    ranks.command = command;
     run_on_ranks(
         ranks,
         [&](const Launch& launch) {

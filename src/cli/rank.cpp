@@ -127,7 +127,8 @@ void rank(const RankFlags& flags, const Comm& comm) {
   Context context(flags.encoder.device.context_options(flags.encoder.dtype), flags.encoder.device.place());
   EncoderOptions options = flags.encoder.options(context.device());
   options.truncation = named(kTruncations, flags.truncation, "--truncation").value;
-  require_same_input(comm, flags.input.input, "--input", context);
+  require_same_work(comm, flags.ranks, context);
+  require_same_input(comm, flags.input.input, "--input");
   Encoder encoder = naming_flags([&] { return Encoder(context, flags.encoder.model, options); });
   const auto labels = static_cast<std::size_t>(encoder.labels());
   const std::size_t label = label_of(flags, encoder.labels());
