@@ -48,7 +48,7 @@ void choose_device(const OnRanksFlags& flags, DeviceFlags& device, const CLI::Ap
 Share share_of(const Comm& texts);
 
 // Throws Error, which names the first difference, if the ranks have different programs, kinds of device or
-// options, but for those that change no result, or different `contents`: text that stands for what they read.
+// options, but for those that change no result, or different `contents`, a fingerprint of what they read.
 void require_same_work(const Comm& texts, const OnRanksFlags& flags, const Context& context,
                        const std::string& contents = "");
 
