@@ -27,14 +27,19 @@ class ProvisionalFolderTest : public TestFolder {
     }
     return all;
   }
+  // As a start does in the folder a/run.
+  void work(ProvisionalFolder& run) const {
+    run.make_folder("checkpoints");
+    put(run.file("metrics.jsonl").lexically_relative(folder), "{}");
+  }
   fs::path run() const { return folder / "a" / "run"; }
 };
 
 TEST_F(ProvisionalFolderTest, WhatItHasMadeIsRemoved) {
   {
     ProvisionalFolder provisional(run());
-    provisional.make_folder("checkpoints");
-    EXPECT_EQ(entries().size(), 4u);  // two folders, the lock and checkpoints
+    work(provisional);
+    EXPECT_EQ(entries().size(), 5u);  // two folders, the lock, checkpoints and metrics.jsonl
   }
   EXPECT_TRUE(entries().empty());
 }
@@ -46,6 +51,7 @@ TEST_F(ProvisionalFolderTest, WhatWasThereStays) {
   {
     ProvisionalFolder provisional(run());
     provisional.make_folder("checkpoints");
+    EXPECT_EQ(provisional.file("metrics.jsonl"), run() / "metrics.jsonl");
   }
   EXPECT_EQ(entries(), before);
 }
@@ -53,7 +59,7 @@ TEST_F(ProvisionalFolderTest, WhatWasThereStays) {
 TEST_F(ProvisionalFolderTest, WhatSomebodyPutThereMeanwhileStays) {
   {
     ProvisionalFolder provisional(run());
-    provisional.make_folder("checkpoints");
+    work(provisional);
     put("a/run/checkpoints/notes", "mine");
   }
   EXPECT_EQ(entries(),
@@ -64,17 +70,17 @@ TEST_F(ProvisionalFolderTest, WhatSomebodyPutThereMeanwhileStays) {
 TEST_F(ProvisionalFolderTest, WhatIsKeptStays) {
   {
     ProvisionalFolder provisional(run());
-    provisional.make_folder("checkpoints");
+    work(provisional);
     provisional.keep();
   }
-  EXPECT_EQ(entries().size(), 4u);
+  EXPECT_EQ(entries().size(), 5u);
   const FolderLock again(run());  // the lock is free
 }
 
 TEST_F(ProvisionalFolderTest, TheEndOfTheProcessRemovesIt) {
   EXPECT_EQ(run_in_child([&] {
               ProvisionalFolder provisional(run());
-              provisional.make_folder("checkpoints");
+              work(provisional);
               remove_live_partials();
               ::_exit(entries().empty() ? 0 : 1);
               return 1;
@@ -84,7 +90,7 @@ TEST_F(ProvisionalFolderTest, TheEndOfTheProcessRemovesIt) {
 
 TEST_F(ProvisionalFolderTest, ASecondProcessIsRefusedAndRemovesNothing) {
   ProvisionalFolder provisional(run());
-  provisional.make_folder("checkpoints");
+  work(provisional);
   const auto before = entries();
   EXPECT_EQ(run_in_child([&] {
               const std::string message = message_of([&] { ProvisionalFolder second(run()); });

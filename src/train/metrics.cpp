@@ -4,7 +4,6 @@
 
 #include <nlohmann/json.hpp>
 #include <string_view>
-#include <utility>
 
 #include "core/error.hpp"
 #include "runtime/file.hpp"
@@ -47,6 +46,7 @@ bool may_be_of_a_run(const fs::path& path) {
 
 fs::path cut(const fs::path& path, std::int64_t steps) {
   if (!path_exists(path)) return path;
+  if (!may_be_of_a_run(path)) throw Error("is not the metrics of a run", path.string(), "move the file away");
   const std::uint64_t known = known_bytes(path, steps);
   std::error_code error;
   fs::resize_file(path, known, error);
@@ -59,16 +59,11 @@ fs::path cut(const fs::path& path, std::int64_t steps) {
 
 }  // namespace
 
-Metrics::Metrics(fs::path path, std::int64_t steps) : path_(std::move(path)), steps_(steps) {
-  if (path_exists(path_) && !may_be_of_a_run(path_)) {
-    throw Error("is not the metrics of a run", path_.string(), "move the file away");
-  }
-}
+Metrics::Metrics(const fs::path& path, std::int64_t steps) : file_(OutputFile::continued(cut(path, steps))) {}
 
 void Metrics::write(const nlohmann::json& line) {
-  if (!file_) file_.emplace(OutputFile::continued(cut(path_, steps_)));
-  file_->write(line.dump() + "\n");
-  file_->flush();
+  file_.write(line.dump() + "\n");
+  file_.flush();
 }
 
 }  // namespace warpwright

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 
 #include "runtime/file.hpp"
 
@@ -12,17 +11,14 @@ namespace warpwright {
 
 class Metrics {
  public:
-  // Throws if the file is not a run's, and leaves it as it is.
-  Metrics(std::filesystem::path path, std::int64_t steps);
+  // Continues the file after its last line for a step up to `steps`; later lines are cut off, since the run
+  // will write them again. Only these lines are read, from the end of the file.
+  Metrics(const std::filesystem::path& path, std::int64_t steps);
 
-  // The first call continues the file after its last line for a step up to `steps`; later lines are cut off,
-  // since the run will write them again. Only these lines are read, from the end of the file.
   void write(const nlohmann::json& line);
 
  private:
-  std::filesystem::path path_;
-  std::int64_t steps_;
-  std::optional<OutputFile> file_;
+  OutputFile file_;
 };
 
 }  // namespace warpwright
