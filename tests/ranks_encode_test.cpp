@@ -2,10 +2,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <csignal>
 #include <fstream>
 #include <regex>
-#include <thread>
 
 #include "runtime/file.hpp"
 #include "runtime/test_folder.hpp"
@@ -154,35 +152,6 @@ TEST_F(Encode, TheExitCodeTellsALostRankFromAnError) {
   for (const Outcome& error : run_launched(2, encoding("embed", "nowhere", {}), folder)) {
     EXPECT_EQ(error.code, 1);
   }
-}
-
-// Ranks 0 and 1 of four die together, and one of the others says it.
-TEST_F(Encode, OneOfAHostSaysThatRank0IsLost) {
-  const int port = free_local_port();
-  pid_t children[2] = {};
-  for (const int r : {1, 0}) {
-    children[r] = fork();
-    if (children[r] != 0) continue;
-    const Store store({.rank = r, .ranks = 4, .address = "localhost", .port = port}, [](const Verdict&) {});
-    if (r == 1) ::pause();
-    std::this_thread::sleep_for(std::chrono::seconds(1));  // all have heard that all have connected
-    ::kill(children[1], SIGKILL);
-    ::kill(::getpid(), SIGKILL);
-  }
-  pid_t ranks[2];
-  for (const int r : {2, 3}) {
-    Settings settings = as_torchrun(r, 4, port);
-    ranks[r - 2] = start_launched(r, encoding("embed", "bert", {}), settings, folder);
-  }
-  Words lines;
-  for (const int r : {2, 3}) {
-    const Outcome outcome = outcome_of(r, ranks[r - 2], folder);
-    EXPECT_EQ(outcome.code, 75);
-    lines.insert(lines.end(), outcome.lines.begin(), outcome.lines.end());
-  }
-  for (const pid_t child : children) wait_for(child);
-  ASSERT_EQ(lines.size(), 1u);
-  EXPECT_NE(lines[0].find("rank 0 on "), std::string::npos) << lines[0];
 }
 
 TEST_F(Encode, RanksWithAnotherCommandAreNamed) {
