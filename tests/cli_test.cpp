@@ -397,6 +397,8 @@ TEST_F(CliTest, WrongUsageIsExitCode2) {
     fails(2, flags, words);
   };
   step({"--batch", "18014398509481985"}, {"--batch", "1048576"});
+  step({"--logits-mib", "0"}, {"--logits-mib", "0"});
+  step({"--logits-mib", "1048577"}, {"--logits-mib", "1048576"});
   step({"--memory-efficient-norm", "--recompute", "block"}, {"--memory-efficient-norm", "--recompute"});
   for (const char* shapes : {"8x8", "8x8x0", "fp16:8x8x8", "12:8x8x8", ":8x8x8", "residual:", "random:3:1:1",
                              "random:3:0", "random:3:9223372036854775808"}) {

@@ -78,6 +78,7 @@ void print_json(const BenchStepFlags& flags, const StepMeasurement& m, const Con
                               {"dtype", flags.step.dtype},
                               {"optimizer", flags.step.optimizer},
                               {"recompute", flags.step.recompute},
+                              {"logits_mib", flags.options.logits_mib},
                               {"memory_efficient_norm", flags.step.memory_efficient_norm},
                               {"machine", context.device().name},
                               {"threads", context.threads()},

@@ -47,7 +47,7 @@ constexpr std::size_t kGrowths = 4;
 using ByGrowth = std::array<double, kGrowths>;
 
 Growth growth_of(const std::string& op) {
-  if (op.starts_with("matmul.")) return products;
+  if (op.starts_with("matmul.") || op.starts_with("gated_linear.")) return products;
   if (op.starts_with("attention.")) return attention;
   return op == "classifier" ? logits : activations;
 }
@@ -149,6 +149,7 @@ struct RecordedStep {
   std::shared_ptr<const Decoder> model;
   std::int64_t B = 0, T = 0;
   std::string recompute, optimizer;
+  std::int64_t logits_mib = 0;
   bool memory_efficient_norm = false;
   SplitTimes split;
 
@@ -166,6 +167,7 @@ std::optional<RecordedStep> recorded_step(const json& row, const std::string& dt
                     .T = row.at("seq"),
                     .recompute = row.value("recompute", "none"),
                     .optimizer = row.value("optimizer", "adamw"),
+                    .logits_mib = row.value("logits_mib", StepOptions().logits_mib),
                     .memory_efficient_norm = row.value("memory_efficient_norm", false),
                     .split = split_by_operation(row.at("ms_median").get<double>() * 1e-3, row.at("ops"))};
   const KernelTimes& t = step.split.times;
@@ -221,6 +223,7 @@ KernelTimes scaled(const RecordedStep& recorded, const StepOptions& asked,
 bool is_same(const RecordedStep& recorded, const StepOptions& asked) {
   return recorded.model->config(-1) == asked.model->config(-1) && recorded.B == asked.B &&
          recorded.T == asked.T && recorded.recompute == name_of(asked.recompute) &&
+         recorded.logits_mib == asked.logits_mib &&
          recorded.memory_efficient_norm == (asked.norms == NormBackwardFrom::output) &&
          recorded.optimizer == name_of(asked.optimizer);
 }

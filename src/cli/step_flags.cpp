@@ -26,6 +26,11 @@ void StepFlags::add_to(CLI::App& command, StepOptions& step) {
                   "gelu), block (all)")
       ->capture_default_str()
       ->check(one_of(recompute_names()));
+  command
+      .add_option("--logits-mib", step.logits_mib,
+                  "Most memory for logits, in MiB: if a slice's take more, it goes through the head in parts")
+      ->capture_default_str()
+      ->check(at_least(1));
   command.add_flag("--memory-efficient-norm", memory_efficient_norm,
                    "Compute the norms' backward from their output, so that their input need not be kept");
   command

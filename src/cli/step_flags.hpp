@@ -14,8 +14,8 @@ struct StepFlags {
   std::string dtype = "fp32", recompute = "none", optimizer = "adamw";
   bool memory_efficient_norm = false;
 
-  // --dtype, --batch, --seq, --recompute, --memory-efficient-norm and --optimizer. With step.T = 0, --seq has
-  // default_sequence() for its default.
+  // --dtype, --batch, --seq, --recompute, --logits-mib, --memory-efficient-norm and --optimizer. With
+  // step.T = 0, --seq has default_sequence() for its default.
   void add_to(CLI::App& command, StepOptions& step);
   // Puts the model and what the flags name into the options.
   void finish(StepOptions& step, std::shared_ptr<const Decoder> model) const;

@@ -66,6 +66,7 @@ void visit_saved(TrainFlags& f, const Visit& visit) {
   visit("shard", f.shard);
   visit("reduce", f.reduce);
   visit("recompute", f.step.recompute);
+  visit("logits_mib", o.step.logits_mib);
   visit("memory_efficient_norm", f.step.memory_efficient_norm);
   visit("clip", o.step.clip);
   visit("optimizer", f.step.optimizer);

@@ -18,4 +18,13 @@ void linear_forward(Context& context, const Linear& layer, ops::MatmulForward ar
                              .residual = args.residual});
 }
 
+void gated_linear_forward(Context& context, const Linear& layer, ops::GatedForward args) {
+  args.weight = layer.weight;
+  args.bias = layer.bias;
+  args.packed = layer.packed;
+  if (!layer.int8) return gated_forward(context, args);
+  linear_forward(context, layer, ops::gated_linear::product_of(args));
+  gate_forward(context, ops::gated_linear::gate_of(args));
+}
+
 }  // namespace warpwright

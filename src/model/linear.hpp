@@ -1,6 +1,7 @@
 // A linear layer of a model.
 #pragma once
 
+#include "ops/gated_linear/gated_linear.hpp"
 #include "ops/matmul/matmul.hpp"
 #include "runtime/context.hpp"
 
@@ -16,5 +17,8 @@ struct Linear {
 // The product of `args` with this layer's weight, by matmul_forward or, in int8, by int8_linear, which
 // computes all rows. Throws Error if it is in int8 and has preact or a scale.
 void linear_forward(Context& context, const Linear& layer, ops::MatmulForward args);
+
+// The same for a layer that makes gate and up, with the gate after it.
+void gated_linear_forward(Context& context, const Linear& layer, ops::GatedForward args);
 
 }  // namespace warpwright

@@ -200,19 +200,29 @@ void rotate_back(Context& ctx, const TransformerPass& t, const Tensor& dqk) {
                       .wrong = t.rope.wrong});
 }
 
-// norm2 to fc: a product and its activation, or one product for gate and up.
+// norm2 to fc: a product and its activation, or a product for gate and up and the gate.
 void expand(Context& ctx, const TransformerDescription& d, const TransformerBlock& p,
             const TransformerBlockActivations& a, bool batch_invariant) {
-  MatmulForward product{.x = a.norm2.out,
-                        .weight = p.fc.weight,
-                        .bias = p.fc.bias,
-                        .out = d.gate ? a.fc_preact : a.fc,
-                        .preact = d.gate ? Tensor() : a.fc_preact,
-                        .batch_invariant = batch_invariant,
-                        .next_weight = p.fcproj.weight};
-  if (!d.gate) product.activation = d.activation;
-  linear_forward(ctx, p.fc, product);
-  if (d.gate) gate_forward(ctx, {.gate_up = a.fc_preact, .out = a.fc, .activation = *d.gate});
+  if (d.gate) {
+    return gated_linear_forward(ctx, p.fc,
+                                {.x = a.norm2.out,
+                                 .weight = p.fc.weight,
+                                 .bias = p.fc.bias,
+                                 .gate_up = a.fc_preact,
+                                 .out = a.fc,
+                                 .activation = *d.gate,
+                                 .batch_invariant = batch_invariant,
+                                 .next_weight = p.fcproj.weight});
+  }
+  linear_forward(ctx, p.fc,
+                 {.x = a.norm2.out,
+                  .weight = p.fc.weight,
+                  .bias = p.fc.bias,
+                  .out = a.fc,
+                  .preact = a.fc_preact,
+                  .activation = d.activation,
+                  .batch_invariant = batch_invariant,
+                  .next_weight = p.fcproj.weight});
 }
 
 // The gradient of the block's output to that of fc's product, which it returns. A gate also computes fc again
@@ -224,10 +234,11 @@ Tensor expansion_gradient(Context& ctx, const TransformerDescription& d, const T
     matmul_dx(ctx, {dresidual, p.fcproj.weight, a.fc_preact, dfc, d.activation});
     return dfc;
   }
-  matmul_dx(ctx, {dresidual, p.fcproj.weight, {}, dfc});
-  gate_backward(
-      ctx,
-      {.dout = dfc, .gate_up = a.fc_preact, .dgate_up = a.fc_preact, .out = fc_again, .activation = *d.gate});
+  gated_dx(ctx, {.dout = dresidual,
+                 .weight = p.fcproj.weight,
+                 .gate_up = a.fc_preact,
+                 .out = fc_again,
+                 .activation = *d.gate});
   return a.fc_preact;
 }
 

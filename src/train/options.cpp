@@ -57,6 +57,8 @@ void check_slices(const StepOptions& step) {
   check(step.T <= step.model->context(), "--seq",
         fmt::format("{} is beyond the context of {}", step.T, step.model->context()),
         "give at most the context");
+  check(step.logits_mib >= 1 && step.logits_mib <= 1 << 20, "--logits-mib",
+        fmt::format("is {}", step.logits_mib), "give 1 to 1048576 MiB");
   check(step.norms == NormBackwardFrom::input || step.recompute == Recompute::none ||
             step.recompute == Recompute::gelu,
         "--memory-efficient-norm", "needs activations that --recompute norm and block discard",
@@ -150,6 +152,7 @@ nlohmann::json settings_of(const TrainOptions& o, const Context& context) {
           {"batch", o.step.B},
           {"shard", o.planner_shards ? "auto" : name_of(o.step.sharding)},
           {"recompute", name_of(o.step.recompute)},
+          {"logits_mib", o.step.logits_mib},
           {"memory_efficient_norm", o.step.norms == NormBackwardFrom::output},
           {"val_every", o.val_every},
           {"val_batches", o.val_batches},

@@ -32,12 +32,11 @@ bool all_finite(const Tensor& tensor, const Stream& stream) {
   return true;
 }
 
-// Tokens whose logits are in memory at a time: all, or as many as fit in kMostLogitsBytes.
+// Tokens whose logits are in memory at a time: all, or as many as fit in logits_mib, and at least one.
 std::int64_t logits_rows(const StepOptions& o) {
-  constexpr std::int64_t kMostLogitsBytes = std::int64_t{2} << 30;
-  const std::int64_t N = o.B * o.T;
+  const std::int64_t N = o.B * o.T, most = o.logits_mib << 20;
   const auto row = o.model->padded_vocab() * static_cast<std::int64_t>(size_of(o.dtype));
-  const std::int64_t chunks = (N * row + kMostLogitsBytes - 1) / kMostLogitsBytes;
+  const std::int64_t chunks = (N * row + most - 1) / most;
   return (N + chunks - 1) / chunks;
 }
 

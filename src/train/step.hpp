@@ -55,6 +55,7 @@ struct StepOptions {
   double weight_decay = 0.1;
   Recompute recompute = Recompute::none;
   NormBackwardFrom norms = NormBackwardFrom::input;  // output: not with Recompute::norm or block
+  std::int64_t logits_mib = 2048;  // most MiB for logits: if all take more, the batch's tokens take turns
   bool decay_all = false;          // decay biases and layer normalization too, not only matrices
   bool halt_on_non_finite = true;  // see TrainingStep::update
 };

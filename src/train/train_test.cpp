@@ -353,6 +353,25 @@ TEST_P(TrainerOnDevice, RecomputingChangesMemoryNotResults) {
   }
 }
 
+// The head takes the tokens of a slice in parts whose logits fit, and trains the same, to rounding.
+TEST_P(TrainerOnDevice, LogitsInPartsSaveMemory) {
+  TrainOptions o = options("whole");
+  o.step.B = 200, o.step.slices = 1;
+  const auto whole = train(o);
+  const auto logits = [&] {
+    Context context(ContextOptions{}, device_);
+    const TrainingStep step(context, o.step);
+    return std::ranges::find(step.plan().blocks, "logits", &MemoryPlan::Block::name)->bytes;
+  };
+  const std::size_t before = logits();
+  EXPECT_GT(before, std::size_t{2} << 20);
+  o.step.logits_mib = 1;
+  EXPECT_LE(logits(), std::size_t{1} << 20);
+  o.out = root_ / "parts";
+  const auto parts = train(o);
+  for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(parts[i], whole[i], 1e-4);
+}
+
 // Normalizations whose backward reads their output keep less and train the same, to the rounding of that
 // output.
 TEST_P(TrainerOnDevice, NormsFromTheirOutputSaveMemory) {

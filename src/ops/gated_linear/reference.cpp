@@ -1,0 +1,38 @@
+// The oracle: the oracles of the product and of the gate, one after the other.
+#include <cstddef>
+#include <vector>
+
+#include "ops/gated_linear/gated_linear.hpp"
+
+namespace warpwright::ops::gated_linear {
+namespace {
+
+template <class A>
+void run_oracle(const Context& context, const Op<A>& op, const A& args) {
+  op.variants.back().run(context, args);
+}
+
+void forward_reference(const Context& context, const GatedForward& args) {
+  run_oracle(context, matmul_forward_op(), product_of(args));
+  run_oracle(context, gate_forward_op(), gate_of(args));
+}
+
+void dx_reference(const Context& context, const GatedDx& args) {
+  const Shape shape{args.gate_up.shape[0], args.gate_up.shape[1] / 2};
+  std::vector<std::byte> memory(static_cast<std::size_t>(shape.elements()) * size_of(args.gate_up.dtype) + 1);
+  const Tensor d(memory.data(), args.gate_up.dtype, shape);
+  run_oracle(context, matmul_dx_op(), product_of(args, d));
+  run_oracle(context, gate_backward_op(), gate_of(args, d));
+}
+
+}  // namespace
+}  // namespace warpwright::ops::gated_linear
+
+namespace warpwright::ops {
+
+WARPWRIGHT_KERNEL(GatedForward, "reference"_kernel) = {
+    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = gated_linear::forward_reference};
+WARPWRIGHT_KERNEL(GatedDx, "reference"_kernel) = {
+    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = gated_linear::dx_reference};
+
+}  // namespace warpwright::ops
