@@ -769,7 +769,9 @@ TEST_F(RanksUnderWay, ASignalToOneBeforeTheFirstStepStopsAll) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(30 * i));
-    ::kill(child_of(launcher, i % 3), SIGTERM);
+    const pid_t rank = child_of(launcher, i % 3);
+    ASSERT_GT(rank, 0);
+    ::kill(rank, SIGTERM);
     EXPECT_EQ(wait_for(launcher), 128 + SIGTERM);
     EXPECT_TRUE(own_lines(read_file(folder / "err", 1 << 20)).empty()) << read_file(folder / "err", 1 << 20);
     const bool begun = fs::exists(run);
@@ -786,6 +788,7 @@ TEST_F(RanksUnderWay, ASecondCtrlCEndsARankAtOnceAndASecondSigtermDoesNot) {
     const pid_t launcher = started(name);
     ASSERT_GT(launcher, 0) << read_file(folder / "err", 1 << 20);
     const pid_t waiting = child_of(launcher, 0), other = child_of(launcher, 2);
+    ASSERT_GT(std::min(waiting, other), 0);
     ::kill(other, SIGSTOP);
     for (int i = 0; i < 2; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(500));

@@ -19,7 +19,7 @@ while [ "$1" != --no-python ]; do shift; done
 shift
 for start in 1 2 3 4; do
   failed=0
-  for rank in 0 1; do RANK=$rank "$@" || failed=1; done
+  for rank in 0 1; do RANK=$rank LOCAL_RANK=$rank "$@" || failed=1; done
   [ $failed = 0 ] && exit 0
 done
 exit 1

@@ -59,6 +59,10 @@ class Store::Network {
         server_->end_all(*told_);
         run_until(Clock::now() + kForLateRanks, [this] { return server_->connected() == options_.ranks; });
       }
+      if (!server_ && is_taken_ && told_) {  // rank 0 may not have heard of it
+        connection_->send(Kind::failed, store::packed({*told_}));
+        run_until(Clock::now() + kRetry, [this] { return has_ended_; });
+      }
       let_others_hear();
       if (told_) lost_({*told_});
       throw;
@@ -76,9 +80,11 @@ class Store::Network {
     return options_.rank == 0 ? std::nullopt : told_;
   }
 
-  // Tells the others that this rank cannot go on.
+  // Tells the others that this rank cannot go on. The first thread that calls it says why.
   std::optional<Ending> fail(Ending ending) {
     std::unique_lock lock(mutex_);
+    if (failing_) return failing_;
+    failing_ = ending;
     asio::post(io_, [this, ending] { connection_->send(Kind::failed, store::packed({ending})); });
     changed_.wait_for(lock, kMostFarewell, [this] { return may_speak_ || verdict_; });
     return verdict_ ? std::optional(verdict_->ending) : std::nullopt;
@@ -177,7 +183,7 @@ class Store::Network {
         socket.set_option(tcp::no_delay(true));
         return socket;
       }
-      if (Clock::now() >= deadline) not_reached(failed.message(), bool(unknown));
+      if (Clock::now() >= deadline) not_reached(failed.message(), unknown == asio::error::host_not_found);
       wait_until(std::min(deadline, Clock::now() + kRetry), [] { return false; });
     }
   }
@@ -341,7 +347,8 @@ class Store::Network {
   bool is_lost_ = false, was_stopped_ = false;
   std::optional<Ending> told_;  // another rank says why they end like this
   std::exception_ptr refusal_;  // why this process is no rank
-  std::mutex mutex_;            // of the next four
+  std::mutex mutex_;            // of the next five
+  std::optional<Ending> failing_;
   std::condition_variable changed_;
   std::optional<std::vector<std::string>> texts_;
   std::optional<Verdict> verdict_;

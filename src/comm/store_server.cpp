@@ -77,7 +77,7 @@ Server::Server(asio::io_context& io, const StoreOptions& options)
 }
 
 void Server::tick(bool was_stopped) {
-  if (!welcomed_ && Clock::now() - start_ > options_.patience) return give_up_waiting();
+  if (!welcomed_ && !over_ && Clock::now() - start_ > options_.patience) return give_up_waiting();
   refuse_the_silent();
   accept();  // after an error, or after too many strangers
   for (Member& member : members_) {
@@ -163,7 +163,7 @@ int Server::admitted(Connection& connection, Kind kind, const std::string& text)
   no_longer_strange(connection);
   over_ ? tell(member) : connection.send(Kind::alive, host_name());
   require_same_command(member, greeting->command);
-  if (++connected_ == options_.ranks) {
+  if (++connected_ == options_.ranks && !over_) {
     welcomed_ = true;
     send_all(Kind::welcome, kProtocol);
   }
@@ -269,7 +269,6 @@ void Server::give_up_waiting() {
   for (std::size_t r = 0; r < members_.size(); ++r) {
     if (!members_[r].connection) missing.push_back(std::to_string(r));
   }
-  welcomed_ = true;  // once is enough
   const bool one = missing.size() == 1;
   let_rank_0_say(
       {Ending::loss,

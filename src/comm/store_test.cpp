@@ -329,6 +329,20 @@ TEST_F(StoreTest, ARefusedRankEndsTheOthersOfItsHost) {
 }
 
 // Rank 0 repeats why it refused a rank of another host when it gives up.
+// Rank 1 hears it on its host, and rank 0, which runs on another one, from rank 1.
+TEST_F(StoreTest, WhatARankHearsOnItsHostItTellsRank0) {
+  std::vector<StoreOptions> ranks = all(3);
+  ranks[2].ranks = 4;
+  for (const std::size_t r : {1, 2}) ranks[r].address = "localhost";  // a floor of their own
+  ranks[2].agree = [this](int) {
+    std::this_thread::sleep_for(1s);  // rank 1 has connected
+    return port_;
+  };
+  const auto outcomes = run(ranks, gather_once);
+  for (const std::size_t r : {0, 1}) EXPECT_EQ(outcomes[r].lost, "") << outcomes[r].error;
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.ending, Ending::error);
+}
+
 TEST_F(StoreTest, ARefusedRankIsWhyAnotherIsMissing) {
   std::vector<StoreOptions> ranks = all(2);
   ranks[1].ranks = 3;
@@ -491,6 +505,16 @@ TEST_F(StoreTest, APortInUseIsOneLine) {
   EXPECT_EQ(outcomes[0].lost, "none");
   for (const int r : {1, 2}) EXPECT_EQ(outcomes[static_cast<std::size_t>(r)].lost, "");
   for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.ending, Ending::error);
+}
+
+TEST_F(StoreTest, OneOfTheThreadsOfARankSaysWhy) {
+  run(all(2), [&](int rank, Store& store) {
+    if (rank == 1) {
+      EXPECT_EQ(store.fail(Ending::wrong_usage), std::nullopt);
+      EXPECT_EQ(store.fail(Ending::loss), Ending::wrong_usage);
+    }
+    return std::vector<std::string>();
+  });
 }
 
 TEST_F(StoreTest, OneOfTheRanksThatFailSaysWhy) {

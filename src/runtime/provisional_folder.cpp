@@ -4,7 +4,6 @@
 #include <mutex>
 
 #include "runtime/output_file.hpp"
-#include "runtime/output_target.hpp"
 #include "runtime/partial.hpp"
 
 namespace warpwright {
@@ -33,13 +32,6 @@ ProvisionalFolder::~ProvisionalFolder() {
 void ProvisionalFolder::make_folder(const std::string& name) {
   const std::lock_guard guard(live_partials().mutex);
   create_folders(folder_ / name, &made_);
-}
-
-fs::path ProvisionalFolder::file(const std::string& name) {
-  const std::lock_guard guard(live_partials().mutex);
-  fs::path path = folder_ / name;
-  if (!is_occupied(path)) made_.push_back(path);
-  return path;
 }
 
 void ProvisionalFolder::keep() {

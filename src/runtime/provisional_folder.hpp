@@ -10,9 +10,9 @@
 namespace warpwright {
 
 // Exclusive use of a folder (FolderLock). The object remembers what this process makes: the folder, its
-// parents, its lock, and entries. All of this is removed again, with the object or when the process ends
-// (remove_live_partials()), unless keep() says that the work has begun. Everything else stays, and so does a
-// folder into which somebody else has put something.
+// parents, its lock, and folders in it. All of this is removed again, with the object or when the process
+// ends (remove_live_partials()), unless keep() says that the work has begun. Everything else stays, and so
+// does a folder into which somebody else has put something.
 class ProvisionalFolder {
  public:
   // Makes the folder and its missing parents. Throws if another process has the lock.
@@ -21,9 +21,7 @@ class ProvisionalFolder {
   ProvisionalFolder& operator=(const ProvisionalFolder&) = delete;
   ~ProvisionalFolder();
 
-  void make_folder(const std::string& name);
-  // The path of a file in it that this process is about to write.
-  std::filesystem::path file(const std::string& name);
+  void make_folder(const std::string& name);  // before keep()
   void keep();
 
  private:

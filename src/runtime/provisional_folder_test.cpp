@@ -27,19 +27,14 @@ class ProvisionalFolderTest : public TestFolder {
     }
     return all;
   }
-  // As a start does in the folder a/run.
-  void work(ProvisionalFolder& run) const {
-    run.make_folder("checkpoints");
-    put(run.file("metrics.jsonl").lexically_relative(folder), "{}");
-  }
   fs::path run() const { return folder / "a" / "run"; }
 };
 
 TEST_F(ProvisionalFolderTest, WhatItHasMadeIsRemoved) {
   {
     ProvisionalFolder provisional(run());
-    work(provisional);
-    EXPECT_EQ(entries().size(), 5u);  // two folders, the lock, checkpoints and metrics.jsonl
+    provisional.make_folder("checkpoints");
+    EXPECT_EQ(entries().size(), 4u);  // two folders, the lock and checkpoints
   }
   EXPECT_TRUE(entries().empty());
 }
@@ -51,7 +46,6 @@ TEST_F(ProvisionalFolderTest, WhatWasThereStays) {
   {
     ProvisionalFolder provisional(run());
     provisional.make_folder("checkpoints");
-    EXPECT_EQ(provisional.file("metrics.jsonl"), run() / "metrics.jsonl");
   }
   EXPECT_EQ(entries(), before);
 }
@@ -59,7 +53,7 @@ TEST_F(ProvisionalFolderTest, WhatWasThereStays) {
 TEST_F(ProvisionalFolderTest, WhatSomebodyPutThereMeanwhileStays) {
   {
     ProvisionalFolder provisional(run());
-    work(provisional);
+    provisional.make_folder("checkpoints");
     put("a/run/checkpoints/notes", "mine");
   }
   EXPECT_EQ(entries(),
@@ -70,17 +64,17 @@ TEST_F(ProvisionalFolderTest, WhatSomebodyPutThereMeanwhileStays) {
 TEST_F(ProvisionalFolderTest, WhatIsKeptStays) {
   {
     ProvisionalFolder provisional(run());
-    work(provisional);
+    provisional.make_folder("checkpoints");
     provisional.keep();
   }
-  EXPECT_EQ(entries().size(), 5u);
+  EXPECT_EQ(entries().size(), 4u);
   const FolderLock again(run());  // the lock is free
 }
 
 TEST_F(ProvisionalFolderTest, TheEndOfTheProcessRemovesIt) {
   EXPECT_EQ(run_in_child([&] {
               ProvisionalFolder provisional(run());
-              work(provisional);
+              provisional.make_folder("checkpoints");
               remove_live_partials();
               ::_exit(entries().empty() ? 0 : 1);
               return 1;
@@ -90,7 +84,7 @@ TEST_F(ProvisionalFolderTest, TheEndOfTheProcessRemovesIt) {
 
 TEST_F(ProvisionalFolderTest, ASecondProcessIsRefusedAndRemovesNothing) {
   ProvisionalFolder provisional(run());
-  work(provisional);
+  provisional.make_folder("checkpoints");
   const auto before = entries();
   EXPECT_EQ(run_in_child([&] {
               const std::string message = message_of([&] { ProvisionalFolder second(run()); });

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 
 #include "core/error.hpp"
 #include "runtime/file.hpp"
@@ -46,7 +47,6 @@ bool may_be_of_a_run(const fs::path& path) {
 
 fs::path cut(const fs::path& path, std::int64_t steps) {
   if (!path_exists(path)) return path;
-  if (!may_be_of_a_run(path)) throw Error("is not the metrics of a run", path.string(), "move the file away");
   const std::uint64_t known = known_bytes(path, steps);
   std::error_code error;
   fs::resize_file(path, known, error);
@@ -59,11 +59,16 @@ fs::path cut(const fs::path& path, std::int64_t steps) {
 
 }  // namespace
 
-Metrics::Metrics(const fs::path& path, std::int64_t steps) : file_(OutputFile::continued(cut(path, steps))) {}
+Metrics::Metrics(fs::path path, std::int64_t steps) : path_(std::move(path)), steps_(steps) {
+  if (path_exists(path_) && !may_be_of_a_run(path_)) {
+    throw Error("is not the metrics of a run", path_.string(), "move the file away");
+  }
+}
 
 void Metrics::write(const nlohmann::json& line) {
-  file_.write(line.dump() + "\n");
-  file_.flush();
+  if (!file_) file_.emplace(OutputFile::continued(cut(path_, steps_)));
+  file_->write(line.dump() + "\n");
+  file_->flush();
 }
 
 }  // namespace warpwright

@@ -619,7 +619,9 @@ TEST_F(ResumeTest, MetricsAreCutFromTheirEnd) {
   const fs::path path = root_ / "metrics.jsonl";
   const auto cut = [&](const std::string& content, std::int64_t steps) {
     write_file_atomically(path, content);
-    Metrics(path, steps).write({{"step", "next"}});
+    Metrics metrics(path, steps);
+    EXPECT_EQ(read_file(path, 1 << 26), content);  // until the first step is done
+    metrics.write({{"step", "next"}});
     const std::string after = read_file(path, 1 << 26);
     const std::string next = "{\"step\":\"next\"}\n";
     EXPECT_TRUE(after.ends_with(next));
@@ -649,11 +651,11 @@ TEST_F(ResumeTest, MetricsAreNotReadWhole) {
   OutputFile::continued(path).close();
   {
     OutputFile file = OutputFile::continued(path);
-    file.write("\n{\"step\":7}\n{\"step\":8}\n");
+    file.write("\n{\"step\":7}\n{\"step\":80}\n");
     file.close();
   }
-  Metrics metrics(path, 7);
-  EXPECT_EQ(fs::file_size(path), kBytes + std::string("\n{\"step\":7}\n").size());
+  Metrics(path, 7).write({{"step", 8}});
+  EXPECT_EQ(fs::file_size(path), kBytes + std::string("\n{\"step\":7}\n{\"step\":8}\n").size());
 }
 
 // The same model, data, sequence length and batch: also with a last batch that is not full.

@@ -46,9 +46,10 @@ std::string Stragglers::line_about(const Sums& sums) const {
   if (most - median <= kClearly * sums.seconds) return "";
   const std::size_t slowest = sums.slowest();
   return fmt::format(
-      "rank {} on {} is the slowest: it works during {:.0f} % of a step, {:.0f} % longer than the median "
-      "rank (steps {} to {})",
-      slowest, hosts_[slowest], 100 * most / sums.seconds, 100 * (most / median - 1), sums.first, sums.last);
+      "rank {} on {} is the slowest: it works during {:.0f} % of a step, and the median rank during {:.0f} % "
+      "(steps {} to {})",
+      slowest, hosts_[slowest], 100 * most / sums.seconds, 100 * median / sums.seconds, sums.first,
+      sums.last);
 }
 
 }  // namespace warpwright

@@ -21,8 +21,8 @@ TEST(Stragglers, ARankThatWorksLongerIsNamedOnce) {
   const std::vector<double> slow = {1, 1.1, 1.76}, equal = {1, 1.04, 1.05};
   EXPECT_EQ(
       add(stragglers, 1, 100, slow),
-      std::vector<std::string>{"rank 2 on c is the slowest: it works during 88 % of a step, 60 % longer "
-                               "than the median rank (steps 1 to 100)"});
+      std::vector<std::string>{"rank 2 on c is the slowest: it works during 88 % of a step, and the median "
+                               "rank during 55 % (steps 1 to 100)"});
   EXPECT_TRUE(add(stragglers, 101, 300, slow).empty());
   EXPECT_TRUE(add(stragglers, 401, 100, equal).empty());
   EXPECT_EQ(add(stragglers, 501, 200, slow).size(), 1u);
@@ -35,7 +35,7 @@ TEST(Stragglers, TheSummaryIsAboutAllSteps) {
   EXPECT_EQ(stragglers.summary(), "");  // too few
   add(stragglers, 14, 1, {1, 2});
   EXPECT_EQ(stragglers.summary(),
-            "rank 1 on b is the slowest: it works during 100 % of a step, 100 % longer than the median rank "
+            "rank 1 on b is the slowest: it works during 100 % of a step, and the median rank during 50 % "
             "(steps 5 to 14)");
   add(stragglers, 15, 300, {1, 1});
   EXPECT_EQ(stragglers.summary(), "");

@@ -320,10 +320,7 @@ bool Trainer::start() {
                                                  },
                                              .notice = [this](const std::string& line) { notify(line); }};
   checkpoints_.emplace(options_, boundary_, damaged_, comm_, static_cast<std::size_t>(here), reports);
-  if (leads()) {
-    metrics_.emplace(folder_->file("metrics.jsonl"), unreported_ ? step_index_ - 1 : step_index_);
-    if (const auto& tuned = context_.options().tuned) tuned->write(folder_->file(kTunedFile));
-  }
+  if (leads()) metrics_.emplace(options_.out / "metrics.jsonl", unreported_ ? step_index_ - 1 : step_index_);
   saved_at_ = Clock::now();
   if (observer_.started) observer_.started();
   return true;
@@ -524,8 +521,14 @@ TrainerState Trainer::state() const {
   return state;
 }
 
+void Trainer::keep_folder() {
+  folder_->keep();
+  const auto& tuned = context_.options().tuned;
+  if (tuned && !std::exchange(table_is_written_, true)) tuned->write(options_.out / kTunedFile);
+}
+
 void Trainer::write_checkpoint(CheckpointWriter::Mode mode) {
-  if (leads()) folder_->keep();
+  if (leads()) keep_folder();
   checkpoints_->write(state(), step_, context_, mode);
   saved_step_ = step_index_;
   saved_at_ = Clock::now();
@@ -549,7 +552,7 @@ void Trainer::save_model() {
 }
 
 void Trainer::write_metrics(const StepReport& r, std::optional<double> val_loss) {
-  folder_->keep();
+  keep_folder();
   nlohmann::json json = {{"step", r.step},
                          {"loss", r.loss},
                          {"norm", r.gradient_norm},

@@ -123,6 +123,8 @@ class Trainer {
   // Validation, metrics and sample of the step. After a stop they start from the beginning.
   void after_step(StepReport report);
   TrainerState state() const;
+  // Before the first thing that the run writes into its folder.
+  void keep_folder();
   void write_checkpoint(CheckpointWriter::Mode mode);
   void write_model();
   void save_model();
@@ -133,7 +135,7 @@ class Trainer {
   TrainOptions options_;
   TrainObserver observer_;
   const Comm& comm_;
-  std::unique_ptr<ProvisionalFolder> folder_;  // of rank 0: the run's, kept from the first thing worth it
+  std::unique_ptr<ProvisionalFolder> folder_;  // rank 0 only; kept once a step or a checkpoint is written
   TokenStream train_stream_;
   std::optional<TokenStream> val_stream_;
   TrainingLoader loader_;
@@ -148,7 +150,7 @@ class Trainer {
   double step_seconds_ = 0, worked_seconds_ = 0;  // of the last step, and without exchanges
   ModelOrigin origin_;
   BoundaryTokens boundary_;
-  bool has_begun_ = false;
+  bool has_begun_ = false, table_is_written_ = false;
   bool finished_ = false;                   // already before this process began
   std::optional<StepReport> unreported_;    // of a step whose validation or sample was abandoned
   std::optional<std::int64_t> saved_step_;  // of the newest checkpoint, complete or being written
