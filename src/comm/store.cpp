@@ -150,7 +150,7 @@ class Store::Network {
     const auto reached_by = server_ ? std::min(deadline, start_ + options_.greeting) : deadline;
     connection_ = std::make_shared<Connection>(connected(reached_by));
     connection_->read([this](Kind kind, std::string text) { receive(kind, std::move(text)); },
-                      [this](const std::string& reason) { end(reason); });
+                      [this](Ending ending, const std::string& reason) { end(ending, reason); });
     seen_ = deadline;  // rank 0 may accept that late
     ticked_ = Clock::now();
     const Greeting greeting{options_.rank, options_.ranks, host_name(), options_.session, options_.command};
@@ -180,7 +180,7 @@ class Store::Network {
         failed = *result;
       }
       if (!failed) {
-        socket.set_option(tcp::no_delay(true));
+        socket.set_option(tcp::no_delay(true), failed);  // reading notes the failure
         return socket;
       }
       if (Clock::now() >= deadline) not_reached(failed.message(), unknown == asio::error::host_not_found);
@@ -261,16 +261,21 @@ class Store::Network {
   }
 
   // No more can come from rank 0.
-  void end(const std::string& reason) {
+  void end(Ending ending, const std::string& reason) {
     has_ended_ = true;
     if (leaving_ || may_speak_) return;
-    is_taken_ ? lose_rank_0(reason) : refuse(Error("rank 0 " + reason, place(), kCheckMaster));
+    if (is_taken_) return lose_rank_0(reason);
+    refuse(ending, "rank 0 " + reason, kCheckMaster);
   }
 
   // Before all ranks have connected.
   template <class Reason>
   void refuse(const Reason& reason) {
     if (!refusal_) refusal_ = std::make_exception_ptr(reason);
+  }
+  void refuse(Ending ending, const std::string& problem, const std::string& remedy) {
+    ending == Ending::loss ? refuse(LossError(problem, place(), remedy))
+                           : refuse(Error(problem, place(), remedy));
   }
 
   // Rank 0 can no longer decide who says it.
@@ -287,9 +292,7 @@ class Store::Network {
     if (verdict.problem.empty()) told_ = verdict.ending;
     if (!welcomed_) {
       const std::string problem = told_ ? kEnded : verdict.problem;
-      const std::string remedy = told_ ? kSeeThatRank : verdict.remedy;
-      return verdict.ending == Ending::loss ? refuse(LossError(problem, place(), remedy))
-                                            : refuse(Error(problem, place(), remedy));
+      return refuse(verdict.ending, problem, told_ ? kSeeThatRank : verdict.remedy);
     }
     if (told_ || !server_) return conclude(verdict);
     // A process that ends with unread messages may take back what it has sent.

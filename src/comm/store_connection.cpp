@@ -97,9 +97,9 @@ void Connection::close() {
 void Connection::read_header() {
   asio::async_read(socket_, asio::buffer(header_),
                    [this, self = shared_from_this()](error_code failed, std::size_t) {
-                     if (failed) return end(has_ended(failed));
+                     if (failed) return end(Ending::loss, has_ended(failed));
                      if (header_[0] > static_cast<std::uint64_t>(Kind::waits) || header_[1] > longest_) {
-                       return end("sent something that is not a rank's message");
+                       return end(Ending::error, "sent something that is not a rank's message");
                      }
                      read_text();
                    });
@@ -109,19 +109,20 @@ void Connection::read_text() {
   text_.resize(header_[1]);
   asio::async_read(
       socket_, asio::buffer(text_), [this, self = shared_from_this()](error_code failed, std::size_t) {
-        if (failed) return end(has_ended(failed));
+        if (failed) return end(Ending::loss, has_ended(failed));
         try {
           on_message_(static_cast<Kind>(header_[0]), std::move(text_));
         } catch (const std::exception& error) {
-          return end(fmt::format("sent something that is not a rank's message: {}", error.what()));
+          return end(Ending::error,
+                     fmt::format("sent something that is not a rank's message: {}", error.what()));
         }
         if (!finishing_) read_header();
       });
 }
 
-void Connection::end(const std::string& reason) {
+void Connection::end(Ending ending, const std::string& reason) {
   if (finishing_) return;
-  on_end_(reason);
+  on_end_(ending, reason);
   finish();
 }
 

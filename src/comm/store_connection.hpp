@@ -55,7 +55,8 @@ std::vector<std::string> unpacked(std::string_view all);
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   using OnMessage = std::function<void(Kind, std::string)>;
-  using OnEnd = std::function<void(const std::string& reason)>;
+  // Ending::loss: the other end has gone; Ending::error: it is another program.
+  using OnEnd = std::function<void(Ending ending, const std::string& reason)>;
 
   explicit Connection(tcp::socket socket);
 
@@ -76,7 +77,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void close();
   void read_header();
   void read_text();
-  void end(const std::string& reason);
+  void end(Ending ending, const std::string& reason);
   void write();
 
   tcp::socket socket_;

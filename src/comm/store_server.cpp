@@ -127,7 +127,7 @@ void Server::greet(const std::shared_ptr<Connection>& stranger) {
           receive(members_[static_cast<std::size_t>(*rank)], kind, std::move(text));
         }
       },
-      [this, &connection, rank](const std::string& reason) {
+      [this, &connection, rank](Ending, const std::string& reason) {
         if (*rank < 0) return refuse(connection, reason);
         Member& member = members_[static_cast<std::size_t>(*rank)];
         if (!member.has_left) lose(member, reason);

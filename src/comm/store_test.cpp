@@ -79,12 +79,26 @@ class StoreTest : public testing::Test {
     return options;
   }
 
-  // A process that is not a rank, connected to rank 0's port. Tries until rank 0 listens.
-  FileDescriptor stranger() const {
+  static sockaddr_in local(int port) {
     sockaddr_in place{};
     place.sin_family = AF_INET;
-    place.sin_port = htons(static_cast<std::uint16_t>(port_));
+    place.sin_port = htons(static_cast<std::uint16_t>(port));
     place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return place;
+  }
+
+  // A program that is not rank 0 and listens at this port.
+  static FileDescriptor listener(int port) {
+    FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const sockaddr_in place = local(port);
+    EXPECT_EQ(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&place), sizeof place), 0);
+    EXPECT_EQ(::listen(socket.get(), 5), 0);
+    return socket;
+  }
+
+  // A process that is not a rank, connected to rank 0's port. Tries until rank 0 listens.
+  FileDescriptor stranger() const {
+    const sockaddr_in place = local(port_);
     while (true) {
       FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
       if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&place), sizeof place) == 0)
@@ -174,18 +188,13 @@ TEST_F(StoreTest, AHostWithoutAnAddressIsNamed) {
 }
 
 TEST_F(StoreTest, AServerThatIsNotRank0IsLeft) {
-  const FileDescriptor other(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in place{};
-  place.sin_family = AF_INET;
-  place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  place.sin_port = htons(static_cast<std::uint16_t>(port_));
-  ASSERT_EQ(::bind(other.get(), reinterpret_cast<const sockaddr*>(&place), sizeof place), 0);
-  ASSERT_EQ(::listen(other.get(), 5), 0);
+  const FileDescriptor other = listener(port_);
   StoreOptions options = options_of(1, 2, port_);
   options.patience = 300ms;
   const auto outcomes = run({options}, gather_once);
   EXPECT_NE(outcomes[0].error.find("does not answer as rank 0"), std::string::npos) << outcomes[0].error;
   EXPECT_EQ(outcomes[0].lost, "none");
+  EXPECT_EQ(outcomes[0].ending, Ending::error);
 }
 
 std::string message(std::uint64_t kind, std::uint64_t length, const std::string& text) {
@@ -207,14 +216,8 @@ TEST_F(StoreTest, WrongAnswersOfAServerEndTheRank) {
                            "a"),
          "a text is cut off"},
         {welcome + message(5, 4, std::string(4, '\0')), "the wrong number of texts"}}) {
-    const FileDescriptor server(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const int port = free_local_port();
-    sockaddr_in place{};
-    place.sin_family = AF_INET;
-    place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    place.sin_port = htons(static_cast<std::uint16_t>(port));
-    ASSERT_EQ(::bind(server.get(), reinterpret_cast<const sockaddr*>(&place), sizeof place), 0);
-    ASSERT_EQ(::listen(server.get(), 1), 0);
+    const FileDescriptor server = listener(port);
     std::vector<Outcome> outcomes;
     std::thread rank([&, port] { outcomes = run({options_of(1, 2, port)}, gather_once); });
     const FileDescriptor connection(::accept(server.get(), nullptr, nullptr));
@@ -222,6 +225,25 @@ TEST_F(StoreTest, WrongAnswersOfAServerEndTheRank) {
               static_cast<ssize_t>(answer.size()));
     rank.join();
     EXPECT_NE(outcomes[0].error.find(part), std::string::npos) << outcomes[0].error;
+  }
+}
+
+// It is killed, and the system ends its connection in one of two ways, maybe before the rank knows that it is
+// connected.
+TEST_F(StoreTest, ARank0ThatIsLostBeforeItAnswersIsALoss) {
+  for (const linger& end : {linger{}, linger{.l_onoff = 1, .l_linger = 0}}) {
+    StoreOptions options = options_of(1, 2, free_local_port());
+    options.patience = 2s;
+    FileDescriptor server = listener(options.port);
+    std::vector<Outcome> outcomes;
+    std::thread rank([&] { outcomes = run({options}, gather_once); });
+    FileDescriptor connection(::accept(server.get(), nullptr, nullptr));
+    EXPECT_EQ(::setsockopt(connection.get(), SOL_SOCKET, SO_LINGER, &end, sizeof end), 0);
+    server = FileDescriptor();
+    connection = FileDescriptor();
+    rank.join();
+    EXPECT_NE(outcomes[0].error.find(": rank 0 "), std::string::npos) << outcomes[0].error;
+    EXPECT_EQ(outcomes[0].ending, Ending::loss);
   }
 }
 
@@ -328,7 +350,6 @@ TEST_F(StoreTest, ARefusedRankEndsTheOthersOfItsHost) {
   for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.ending, Ending::error);
 }
 
-// Rank 0 repeats why it refused a rank of another host when it gives up.
 // Rank 1 hears it on its host, and rank 0, which runs on another one, from rank 1.
 TEST_F(StoreTest, WhatARankHearsOnItsHostItTellsRank0) {
   std::vector<StoreOptions> ranks = all(3);
@@ -343,6 +364,7 @@ TEST_F(StoreTest, WhatARankHearsOnItsHostItTellsRank0) {
   for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.ending, Ending::error);
 }
 
+// Rank 0 repeats why it refused a rank of another host when it gives up.
 TEST_F(StoreTest, ARefusedRankIsWhyAnotherIsMissing) {
   std::vector<StoreOptions> ranks = all(2);
   ranks[1].ranks = 3;
@@ -492,14 +514,8 @@ TEST_F(StoreTest, OneRankOfAHostSaysThatRank0IsMissing) {
 
 // Rank 0 cannot tell the others through its port.
 TEST_F(StoreTest, APortInUseIsOneLine) {
-  const FileDescriptor other(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in place{};
-  place.sin_family = AF_INET;
-  place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   const std::vector<StoreOptions> ranks = all(3);
-  place.sin_port = htons(static_cast<std::uint16_t>(port_));
-  ASSERT_EQ(::bind(other.get(), reinterpret_cast<const sockaddr*>(&place), sizeof place), 0);
-  ASSERT_EQ(::listen(other.get(), 5), 0);
+  const FileDescriptor other = listener(port_);
   const auto outcomes = run(ranks, gather_once);
   EXPECT_NE(outcomes[0].error.find("cannot listen on port"), std::string::npos) << outcomes[0].error;
   EXPECT_EQ(outcomes[0].lost, "none");
