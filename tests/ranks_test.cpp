@@ -584,6 +584,21 @@ TEST_F(Ranks, AWrongCommandLineIsOneLine) {
   EXPECT_TRUE(lines[0].starts_with("warpwright: rank 1 on ")) << lines[0];
 }
 
+// The ranks know no more of each other than that one mpirun has started the scripts that started them.
+TEST_F(Ranks, WrongVariablesAreOneLineOfRanksThatScriptsStart) {
+  Words words = on_ranks(3, training("wrong"));
+  const auto program = std::ranges::find(words, std::string(WARPWRIGHT_BINARY));
+  const Words script = {"sh", "-c", "\"$0\" \"$@\"; exit $?"};
+  words.insert(program, script.begin(), script.end());
+  ::setenv("RANK", "0", 1);
+  const ProcessResult r = run_process(words, folder, "mpirun");
+  ::unsetenv("RANK");
+  EXPECT_NE(r.code, 0);
+  const Words lines = own_lines(r.err);
+  ASSERT_EQ(lines.size(), 1u) << r.err;
+  EXPECT_NE(lines[0].find("WORLD_SIZE: is not set, but RANK is"), std::string::npos) << lines[0];
+}
+
 TEST_F(Ranks, RanksWithAnotherCommandAreNamed) {
   const Words lines = apart(training("train"), {"eval", "--model", "model", "--data", "data"});
   ASSERT_EQ(lines.size(), 1u);

@@ -29,7 +29,7 @@ std::optional<Launch> launch_here() {
 
 // Nothing if this rank may report its error. Otherwise another one does, and ends like this.
 std::optional<Ending> ending_of_another(const std::optional<Launch>& launch, Ending mine) {
-  if (!launch || (connects && launch->by == Launch::By::mpi)) return floor_of_launcher().take(mine);
+  if (!launch || (connects && launch->by == Launch::By::mpi)) return floor_of_launcher(job_here()).take(mine);
   if (connects || launch->rank == 0) return std::nullopt;
   return fail_before_connecting(*launch, mine);
 }

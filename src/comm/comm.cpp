@@ -163,7 +163,7 @@ std::optional<Ending> fail_before_connecting(const Launch& launch, Ending ending
   constexpr std::chrono::seconds kOthersFirst(10), kForOthers(5);
   if (launch.by == Launch::By::nobody) return std::nullopt;
   if (launch.by == Launch::By::mpi) {
-    const Floor floor = floor_of_launcher();
+    const Floor floor = floor_of_launcher(launch.job);
     const auto late = std::chrono::steady_clock::now() + kOthersFirst;
     while (launch.rank != 0 && !floor.taken() && std::chrono::steady_clock::now() < late)
       std::this_thread::sleep_for(std::chrono::milliseconds(100));

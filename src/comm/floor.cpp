@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <span>
 
 #include "runtime/descriptor.hpp"
+#include "runtime/file.hpp"
 
 namespace warpwright {
 namespace {
@@ -22,10 +24,9 @@ struct Name {
 
   Name(const std::string& run, Ending ending) {
     const std::string text = fmt::format("warpwright {} {}", static_cast<int>(ending), run);
-    const std::size_t most = std::min(text.size(), sizeof address.sun_path - 1);
     address.sun_family = AF_UNIX;
-    std::copy_n(text.begin(), most, address.sun_path + 1);
-    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + most);
+    std::ranges::copy(text, address.sun_path + 1);
+    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
 };
@@ -35,6 +36,9 @@ FileDescriptor local_socket() {
 }
 
 }  // namespace
+
+// The names of abstract sockets have at most 107 bytes.
+Floor::Floor(std::string_view run) : run_(checksum_of(std::as_bytes(std::span(run)))) {}
 
 std::optional<Ending> Floor::taken() const {
   for (const Ending ending : {Ending::error, Ending::wrong_usage, Ending::loss}) {
@@ -53,8 +57,13 @@ std::optional<Ending> Floor::take(Ending ending) const {
   return std::nullopt;
 }
 
-Floor floor_of_launcher() {
-  return Floor(fmt::format("launcher {}", ::getppid()));
+Floor floor_of_launcher(std::string_view job) {
+  return Floor(job.empty() ? fmt::format("launcher {}", ::getppid()) : fmt::format("job {}", job));
+}
+
+Floor floor_at(std::string_view place, std::string_view session, std::string_view job) {
+  const std::string name = job.empty() ? fmt::format("session {}", ::getsid(0)) : fmt::format("job {}", job);
+  return Floor(fmt::format("{}\n{}\n{}", place, session, name));
 }
 
 }  // namespace warpwright

@@ -138,8 +138,19 @@ Launch read_launch(const Variables& variable) {
                             torchrun.rank, torchrun.ranks, mpi.rank, mpi.ranks),
                 "launcher", "unset RANK and WORLD_SIZE, or start the ranks without mpirun");
   }
-  if (torchrun.ranks > 1) return torchrun;
-  return mpi.ranks > 1 ? mpi : by_slurm(variable);
+  Launch launch = torchrun.ranks > 1 ? torchrun : mpi.ranks > 1 ? mpi : by_slurm(variable);
+  launch.job = job_here(variable);
+  return launch;
+}
+
+std::string job_here(const Variables& variable) {
+  std::string job;
+  for (const char* name : {"PMIX_NAMESPACE", "TORCHELASTIC_RUN_ID"}) {
+    if (const char* value = variable(name)) job += fmt::format("{} {}\n", name, value);
+  }
+  if (variable("MPI_LOCALNRANKS")) return job;  // of MPICH's mpirun: a step may run it more than once
+  const char *of_slurm = variable("SLURM_JOB_ID"), *step = variable("SLURM_STEP_ID");
+  return of_slurm && step ? fmt::format("{}step {}.{}", job, of_slurm, step) : job;
 }
 
 }  // namespace warpwright

@@ -19,6 +19,7 @@ struct Launch {
   std::string address{};  // of rank 0, for the store; with MPI it may be empty
   int port = 0;
   std::string session{};  // the launcher's name of this run, for the store
+  std::string job{};      // job_here()
 };
 
 // The value of an environment variable, or null.
@@ -28,6 +29,10 @@ using Variables = std::function<const char*(const char* name)>;
 // those before Slurm's. A launcher with one rank does not count. Throws Error if variables contradict each
 // other.
 Launch read_launch(const Variables& variable = [](const char* name) { return std::getenv(name); });
+
+// The names that launchers (Open MPI's mpirun, torchrun, srun) give this run, the same for its ranks on this
+// host. "" if there are none: MPICH's mpirun gives no name.
+std::string job_here(const Variables& variable = [](const char* name) { return std::getenv(name); });
 
 // The first host of a list as Slurm writes it: "node03" for "node[03-05,7],login1".
 std::string first_host(std::string_view hosts);

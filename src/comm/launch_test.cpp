@@ -155,6 +155,25 @@ TEST(Launch, Slurm) {
   EXPECT_EQ(launch_in(with(with(kSlurm, "PMI_SIZE", "8"), "PMI_RANK", "6")).by, Launch::By::store);
 }
 
+TEST(Launch, AJobHasTheNamesOfItsLaunchers) {
+  const auto job = [](const Environment& environment) { return launch_in(environment).job; };
+  const Environment named = with(kTorchrun, "TORCHELASTIC_RUN_ID", "my run");
+  const Environment open = {
+      {"OMPI_COMM_WORLD_SIZE", "3"}, {"OMPI_COMM_WORLD_RANK", "2"}, {"PMIX_NAMESPACE", "1276313601"}};
+  const Environment mpich = {
+      {"PMI_SIZE", "3"}, {"MPI_LOCALNRANKS", "3"}, {"SLURM_JOB_ID", "1"}, {"SLURM_STEP_ID", "2"}};
+  for (const Environment& environment : {kTorchrun, mpich, without(kSlurm, "SLURM_STEP_ID")}) {
+    EXPECT_EQ(job(environment), "");
+  }
+  EXPECT_EQ(job(named), job(with(named, "RANK", "0")));
+  EXPECT_NE(job(named), job(with(named, "TORCHELASTIC_RUN_ID", "your run")));
+  EXPECT_EQ(job(open), job(with(open, "OMPI_COMM_WORLD_RANK", "0")));
+  EXPECT_NE(job(open), job(with(open, "PMIX_NAMESPACE", "1276379137")));
+  EXPECT_EQ(job(kSlurm), job(with(kSlurm, "SLURM_PROCID", "0")));
+  EXPECT_NE(job(kSlurm), job(with(kSlurm, "SLURM_STEP_ID", "1")));
+  EXPECT_NE(job(kSlurm), job(with(kSlurm, "SLURM_JOB_ID", "1235")));
+}
+
 TEST(Launch, TheFirstHostOfAList) {
   EXPECT_EQ(first_host("node"), "node");
   EXPECT_EQ(first_host("a1,a2"), "a1");

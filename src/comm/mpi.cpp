@@ -165,7 +165,8 @@ class Mpi final : public Comm {
 std::unique_ptr<const Comm> connect_by_mpi(const Launch& launch, const RankOptions& options) {
   constexpr std::chrono::seconds kStart(60);
   auto watchdog = std::make_shared<Watchdog>(launch.rank, options.limit, options.lost);
-  watchdog->set_others({.fail = [] { return floor_of_launcher().take(Ending::loss); }, .wait_too_long = {}});
+  watchdog->set_others({.fail = [job = launch.job] { return floor_of_launcher(job).take(Ending::loss); },
+                        .wait_too_long = {}});
   {
     const Watchdog::Operation start(watchdog.get(), "start of MPI", kStart,
                                     "see which rank has not started, and start all ranks again");

@@ -16,6 +16,7 @@ StoreOptions store_options(const Launch& launch, const std::string& command) {
   StoreOptions options{.rank = launch.rank, .ranks = launch.ranks, .address = launch.address};
   options.port = launch.port;
   options.session = launch.session;
+  options.job = launch.job;
   options.command = command;
   return options;
 }

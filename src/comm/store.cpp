@@ -335,7 +335,7 @@ class Store::Network {
   }
 
   std::string place() const { return fmt::format("{}:{}", options_.address, options_.port); }
-  Floor floor() const { return Floor(fmt::format("{} {}", place(), options_.session)); }
+  Floor floor() const { return floor_at(place(), options_.session, options_.job); }
 
   StoreOptions options_;
   const Lost lost_;

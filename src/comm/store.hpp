@@ -24,6 +24,7 @@ struct StoreOptions {
   std::string address;  // of rank 0: a host's name or an IP address
   int port = 0;
   std::string session{};                       // of the run: ranks of another one are refused
+  std::string job{};                           // the launcher's name of the run on this host. "": none
   std::string command{};                       // what this rank does: rank 0 compares it. "": unknown
   std::chrono::milliseconds patience{60'000};  // until all ranks have connected
   std::chrono::milliseconds greeting{10'000};  // until a connection says which rank it is

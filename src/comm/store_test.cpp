@@ -582,6 +582,17 @@ TEST_F(StoreTest, WithoutRank0ARankReportsItsOwnError) {
   EXPECT_EQ(Store::fail_at_once(ranks[2], Ending::error), Ending::wrong_usage);
 }
 
+// Another run of this host has chosen the same port.
+TEST_F(StoreTest, AnErrorOfAnotherJobIsNotHeard) {
+  StoreOptions failing = all(2)[1], waiting = failing;
+  failing.job = "first", waiting.job = "second";
+  failing.patience = waiting.patience = 1s;
+  EXPECT_FALSE(Store::fail_at_once(failing, Ending::wrong_usage));
+  const auto outcomes = run({waiting}, gather_once);
+  EXPECT_EQ(outcomes[0].lost, "none");
+  EXPECT_EQ(outcomes[0].ending, Ending::loss);
+}
+
 TEST_F(StoreTest, ARankThatKeepsTheOthersWaitingIsNamed) {
   for (const int busy : {0, 1}) {
     std::vector<StoreOptions> ranks = all(3);
