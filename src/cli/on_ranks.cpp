@@ -50,17 +50,17 @@ std::set<std::string>& commands_on_ranks() {
 
 }  // namespace
 
-void declare_on_ranks(const CLI::App& command) {
-  commands_on_ranks().insert(command.get_name());
-}
-
 bool is_on_ranks(const CLI::App& command) {
   return commands_on_ranks().contains(command.get_name());
 }
 
-void OnRanksFlags::add_to(CLI::App& app) {
-  declare_on_ranks(app);
+void OnRanksFlags::set_command(const CLI::App& app) {
   command = &app;
+  commands_on_ranks().insert(app.get_name());
+}
+
+void OnRanksFlags::add_to(CLI::App& app) {
+  set_command(app);
   app.add_option("--gpus", gpus,
                  "Use this many GPUs of this machine, or all of them, with a process for each; default: one "
                  "process on --device")

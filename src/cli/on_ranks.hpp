@@ -19,13 +19,14 @@ struct OnRanksFlags {
   std::int64_t collective_timeout = 600;  // seconds
   const CLI::App* command = nullptr;      // whose name and options the ranks compare
 
-  // After --device, which --gpus excludes.
+  // Adds them to a command that calls run_on_ranks(). After --device, which --gpus excludes.
   void add_to(CLI::App& app);
+  // For a command that calls it without these options.
+  void set_command(const CLI::App& app);
 };
 
-// Says that a command calls run_on_ranks(): under a launcher, one rank alone reports its errors, those of its
-// options too. OnRanksFlags::add_to() says so for its command.
-void declare_on_ranks(const CLI::App& command);
+// True for the command of an OnRanksFlags: under a launcher, one rank alone reports its errors, those of its
+// options too.
 bool is_on_ranks(const CLI::App& command);
 
 // Runs the work in this process, or in one for each GPU of --gpus. Texts travel between the ranks by the

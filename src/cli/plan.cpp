@@ -344,12 +344,10 @@ void add_plan(CLI::App& app) {
       ->check(CLI::PositiveNumber);
   command->add_flag("--json", f->json, "Print JSON");
   f->run.device.add_to(*command);
-  declare_on_ranks(*command);
+  f->run.ranks.set_command(*command);
   command->callback([f, command] {
-    OnRanksFlags ranks;
-    ranks.command = command;
     run_on_ranks(
-        ranks,
+        f->run.ranks,
         [&](const Launch& launch) {
           choose_device(f->run.ranks, f->run.device, *command, launch, Exchanged::tensors);
         },

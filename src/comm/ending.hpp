@@ -4,6 +4,7 @@
 #include <sysexits.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/error.hpp"
@@ -21,10 +22,13 @@ class LossError : public Error {
 
 Ending ending_of(const std::exception& error);
 
-// Why a rank ends. It says so unless the problem is "": then another rank does.
+// The end of a rank.
 struct Verdict {
+  struct Reason {
+    std::string problem, remedy;
+  };
   Ending ending = Ending::error;
-  std::string problem{}, remedy{};
+  std::optional<Reason> reason{};  // for this rank to say; empty: another one says why
 };
 
 }  // namespace warpwright

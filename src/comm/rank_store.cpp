@@ -24,8 +24,8 @@ StoreOptions store_options(const Launch& launch, const std::string& command) {
 RankStore::RankStore(StoreOptions options, std::shared_ptr<Watchdog> watchdog)
     : Store(asking(std::move(options), watchdog),
             [watchdog](const Verdict& verdict) {
-              verdict.problem.empty() ? watchdog->lose_silently(verdict.ending)
-                                      : watchdog->lose(verdict.problem, verdict.remedy);
+              verdict.reason ? watchdog->lose(verdict.reason->problem, verdict.reason->remedy)
+                             : watchdog->lose_silently(verdict.ending);
             }),
       watchdog_(std::move(watchdog)) {
   watchdog_->set_others({.fail = [this] { return fail(Ending::loss); },

@@ -112,7 +112,7 @@ class Store::Network {
     asio::post(io_, [this, kind, text = std::string(mine)] { connection_->send(kind, text); });
     changed_.wait(lock, [this] { return texts_ || verdict_; });
     if (!texts_)
-      throw Error(verdict_->problem.empty() ? kEnded : verdict_->problem, "exchange between ranks",
+      throw Error(verdict_->reason ? verdict_->reason->problem : kEnded, "exchange between ranks",
                   kSeeThatRank);
     return *std::exchange(texts_, std::nullopt);
   }
@@ -283,16 +283,17 @@ class Store::Network {
     if (leaving_ || is_lost_) return;
     const auto other = welcomed_ ? floor().take(Ending::loss) : std::nullopt;
     other ? lose({*other})
-          : lose({Ending::loss, fmt::format("rank 0 on {} {}", host_of_0_, what), kSeeThatRank});
+          : lose({Ending::loss,
+                  Verdict::Reason{fmt::format("rank 0 on {} {}", host_of_0_, what), kSeeThatRank}});
   }
 
   void lose(Verdict verdict) {
     if (leaving_ || refusal_ || std::exchange(is_lost_, true)) return;
-    if (welcomed_ && was_stopped()) verdict.problem.clear();
-    if (verdict.problem.empty()) told_ = verdict.ending;
+    if (welcomed_ && was_stopped()) verdict.reason.reset();
+    if (!verdict.reason) told_ = verdict.ending;
     if (!welcomed_) {
-      const std::string problem = told_ ? kEnded : verdict.problem;
-      return refuse(verdict.ending, problem, told_ ? kSeeThatRank : verdict.remedy);
+      const Verdict::Reason why = verdict.reason.value_or(Verdict::Reason{kEnded, kSeeThatRank});
+      return refuse(verdict.ending, why.problem, why.remedy);
     }
     if (told_ || !server_) return conclude(verdict);
     // A process that ends with unread messages may take back what it has sent.

@@ -31,9 +31,10 @@ Verdict verdict_in(const std::string& text) {
   std::istringstream parts(text);
   int code = 0;
   Verdict verdict;
-  if (parts >> code && parts.get()) {
-    std::getline(parts, verdict.problem, '\0');
-    std::getline(parts, verdict.remedy, '\0');
+  if (parts >> code && parts.get() == ' ') {
+    Verdict::Reason& reason = verdict.reason.emplace();
+    std::getline(parts, reason.problem, '\0');
+    std::getline(parts, reason.remedy, '\0');
   }
   verdict.ending = static_cast<Ending>(code);
   for (const Ending known : {Ending::error, Ending::wrong_usage, Ending::loss}) {
@@ -43,7 +44,9 @@ Verdict verdict_in(const std::string& text) {
 }
 
 std::string packed(const Verdict& verdict) {
-  return fmt::format("{} {}{}{}", static_cast<int>(verdict.ending), verdict.problem, '\0', verdict.remedy);
+  const auto code = std::to_string(static_cast<int>(verdict.ending));
+  if (!verdict.reason) return code;
+  return fmt::format("{} {}{}{}", code, verdict.reason->problem, '\0', verdict.reason->remedy);
 }
 
 std::string packed(const std::vector<std::optional<std::string>>& texts) {

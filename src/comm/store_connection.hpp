@@ -33,14 +33,14 @@ enum class Kind : std::uint64_t {
   alive,     // both ways
   bye,       // from a rank that leaves
   failed,    // from a rank that cannot go on: Verdict
-  ended,     // to all: Verdict, with its problem for the rank that says it
+  ended,     // to all: Verdict, with its reason for the rank that says it
   speak,     // to a rank that has failed: it says why
   waits,     // from a rank: it waits for others, too long for one of them; to all: who waits?
 };
 using Header = std::array<std::uint64_t, 2>;
 
 inline constexpr std::size_t kMostSession = 200;
-inline constexpr const char* kProtocol = "warpwright-ranks-6";
+inline constexpr const char* kProtocol = "warpwright-ranks-7";
 
 // Throws std::invalid_argument if it is not one.
 Verdict verdict_in(const std::string& text);

@@ -173,8 +173,8 @@ int Server::admitted(Connection& connection, Kind kind, const std::string& text)
 // A rank with an error before it connects tells no command.
 void Server::require_same_command(const Member& member, const std::string& command) {
   if (command.empty() || options_.command.empty() || command == options_.command) return;
-  let_rank_0_say({Ending::error,
-                  fmt::format("{} runs {}, and rank 0 runs {}", member.name(), command, options_.command),
+  let_rank_0_say(Ending::error,
+                 {fmt::format("{} runs {}, and rank 0 runs {}", member.name(), command, options_.command),
                   "start all ranks with one command"});
 }
 
@@ -231,12 +231,12 @@ void Server::end_all(Ending ending) {
 void Server::lose(Member& member, const std::string& what) {
   member.has_left = true;
   member.connection->send(Kind::ended, packed({Ending::loss}));  // if it goes on later
-  let_rank_0_say({Ending::loss, fmt::format("{} {}", member.name(), what), kSeeThatRank});
+  let_rank_0_say(Ending::loss, {fmt::format("{} {}", member.name(), what), kSeeThatRank});
 }
 
-void Server::let_rank_0_say(const Verdict& verdict) {
+void Server::let_rank_0_say(Ending ending, const Verdict::Reason& reason) {
   if (over_) return;
-  over_ = verdict;
+  over_ = Verdict{ending, reason};
   for (const Member& member : members_) {
     if (member.connection && !member.has_left) tell(member);
   }
@@ -257,8 +257,8 @@ void Server::find_whom_they_wait_for(std::chrono::seconds limit) {
       if (!member.waits && !member.has_left) busy.push_back(member.name());
     }
     const std::string who = busy.empty() ? "each rank" : listed(busy);
-    let_rank_0_say({Ending::loss,
-                    fmt::format("{} ha{} kept others waiting for more than {} s (--collective-timeout)", who,
+    let_rank_0_say(Ending::loss,
+                   {fmt::format("{} ha{} kept others waiting for more than {} s (--collective-timeout)", who,
                                 busy.size() > 1 ? "ve" : "s", limit.count()),
                     kSeeThatRank});
   });
@@ -270,11 +270,10 @@ void Server::give_up_waiting() {
     if (!members_[r].connection) missing.push_back(std::to_string(r));
   }
   const bool one = missing.size() == 1;
-  let_rank_0_say(
-      {Ending::loss,
-       fmt::format("rank{} {} of {} ha{} not connected within {} s{}", one ? "" : "s", listed(missing),
-                   options_.ranks, one ? "s" : "ve", seconds(options_.patience), trouble_),
-       "start all ranks with one MASTER_ADDR, MASTER_PORT and number of ranks"});
+  let_rank_0_say(Ending::loss, {fmt::format("rank{} {} of {} ha{} not connected within {} s{}",
+                                            one ? "" : "s", listed(missing), options_.ranks, one ? "s" : "ve",
+                                            seconds(options_.patience), trouble_),
+                                "start all ranks with one MASTER_ADDR, MASTER_PORT and number of ranks"});
 }
 
 void Server::send_all(Kind kind, std::string_view text) {

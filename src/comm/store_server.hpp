@@ -64,7 +64,7 @@ class Server {
   void lose(Member& member, const std::string& what);
   void require_same_command(const Member& member, const std::string& command);
   // The others end silently. If rank 0's own connection comes later, it hears the verdict then.
-  void let_rank_0_say(const Verdict& verdict);
+  void let_rank_0_say(Ending ending, const Verdict::Reason& reason);
   void tell(const Member& member) const;
   // A rank has waited for `limit`. Those that do not say soon that they wait, too, are why.
   void find_whom_they_wait_for(std::chrono::seconds limit);
@@ -79,7 +79,7 @@ class Server {
   std::size_t gathered_ = 0;
   int connected_ = 0;
   bool welcomed_ = false;
-  std::optional<Verdict> over_;  // why they cannot go on; no problem if a rank says it itself
+  std::optional<Verdict> over_;  // why they cannot go on; without a reason if a rank says it itself
   bool asks_ = false;            // who waits
   std::string trouble_;          // why the last refused connection is not a rank
   bool accepting_ = false;

@@ -57,7 +57,7 @@ class StoreTest : public testing::Test {
         try {
           Store store(ranks[i], [&](const Verdict& verdict) {
             const std::lock_guard lock(mutex_);
-            outcome.lost = verdict.problem;
+            outcome.lost = verdict.reason ? verdict.reason->problem : "";
             outcome.ending = verdict.ending;
           });
           outcome.texts = work(ranks[i].rank, store);
@@ -206,7 +206,7 @@ std::string message(std::uint64_t kind, std::uint64_t length, const std::string&
 
 // At MASTER_PORT is a program that answers a rank with these bytes.
 TEST_F(StoreTest, WrongAnswersOfAServerEndTheRank) {
-  const std::string word = "warpwright-ranks-6", welcome = message(1, 18, word);
+  const std::string word = "warpwright-ranks-7", welcome = message(1, 18, word);
   for (const auto& [answer, part] :
        {std::pair{message(1, 0, ""), "it is another program"},
         {message(5, 4, std::string(4, '\0')), "it comes too early"},
