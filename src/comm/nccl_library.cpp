@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "comm/ending.hpp"
 #include "core/error.hpp"
 #include "runtime/shared_library.hpp"
 
@@ -52,9 +53,14 @@ const Library& library() {
 void check(ncclResult_t result, std::string_view doing) {
   if (result == ncclSuccess) return;
   const std::string_view details = library().last_error(nullptr);
-  throw Error(
-      fmt::format("NCCL: {}{}{}", library().error_string(result), details.empty() ? "" : ": ", details),
-      std::string(doing), "NCCL_DEBUG=INFO says more; see whether the GPUs are in order with nvidia-smi");
+  const std::string problem =
+      fmt::format("NCCL: {}{}{}", library().error_string(result), details.empty() ? "" : ": ", details);
+  if (result == ncclRemoteError) {
+    throw LossError(problem, std::string(doing),
+                    "see which rank has ended, and start again (train: with --resume)");
+  }
+  throw Error(problem, std::string(doing),
+              "NCCL_DEBUG=INFO says more; see whether the GPUs are in order with nvidia-smi");
 }
 
 }  // namespace warpwright::nccl

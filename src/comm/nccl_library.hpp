@@ -24,7 +24,7 @@ struct Library {
 // Throws Error if the library cannot be loaded.
 const Library& library();
 
-// Throws Error if a call has failed.
+// Throws Error if a call has failed, and LossError if another rank is lost.
 void check(ncclResult_t result, std::string_view doing);
 
 }  // namespace warpwright::nccl
