@@ -181,6 +181,16 @@ TEST_F(ResumeCliTest, WithoutACheckpointItSaysSo) {
   EXPECT_NE(out.find("holds no checkpoint: the run starts at step 0"), std::string::npos) << out;
 }
 
+TEST_F(ResumeCliTest, ARefusedStartIsNoOwnerOfTheFolder) {
+  make_shards(folder / "data", 5000, 500);
+  succeeds(train("run", {"--steps", "2"}));
+  const std::string owner = read_file(folder / "run/lock", 100);
+  EXPECT_TRUE(owner.starts_with("warpwright process ")) << owner;
+  fails(1, train("run", {"--steps", "2"}), {"run"});
+  fails(1, resume("run", {"--steps", "9", "--seed", "5"}), {"--seed:"});
+  EXPECT_EQ(read_file(folder / "run/lock", 100), owner);
+}
+
 TEST_F(ResumeCliTest, MetricsOfOthersAreLeftAlone) {
   make_shards(folder / "data", 5000, 500);
   fs::create_directories(folder / "run");

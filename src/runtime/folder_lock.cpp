@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,21 +20,26 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kOwnerPrefix = "warpwright process ";
 
-// The PID in a lock file that this program wrote, or nothing.
-std::optional<std::string> owner_in(int fd) {
+using Owner = FolderLock::Owner;
+
+// The owner in a lock file that this program wrote, or nothing.
+std::optional<Owner> owner_in(int fd) {
   char bytes[64];
   const ssize_t got = ::pread(fd, bytes, sizeof bytes, 0);
   const std::string_view text(bytes, got > 0 ? static_cast<std::size_t>(got) : 0);
   if (!text.starts_with(kOwnerPrefix) || !text.ends_with('\n')) return std::nullopt;
   const std::string_view pid = text.substr(kOwnerPrefix.size(), text.size() - kOwnerPrefix.size() - 1);
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  if (pid.empty() || !std::all_of(pid.begin(), pid.end(), is_digit)) return std::nullopt;
-  return std::string(pid);
+  struct stat file {};
+  if (pid.empty() || !std::all_of(pid.begin(), pid.end(), is_digit) || ::fstat(fd, &file) != 0) {
+    return std::nullopt;
+  }
+  return Owner{std::string(pid), file.st_mtim};
 }
 
 // Without room for the PID, a second process's message just cannot name the owner.
-void write_owner(int fd) {
-  const std::string text = fmt::format("{}{}\n", kOwnerPrefix, ::getpid());
+void write_owner(int fd, const std::string& pid) {
+  const std::string text = fmt::format("{}{}\n", kOwnerPrefix, pid);
   const auto put = uninterrupted([&] { return ::pwrite(fd, text.data(), text.size(), 0); });
   if (put == static_cast<ssize_t>(text.size())) {
     static_cast<void>(!::ftruncate(fd, static_cast<off_t>(text.size())));
@@ -68,27 +74,34 @@ std::optional<LockFile> open_lock_file(const fs::path& path) {
   throw_system_error("open", path.string(), kCheckPath);
 }
 
-// The lock file, locked, and what another holder wrote into it.
+Error in_use(const fs::path& folder, const std::optional<Owner>& owner) {
+  return {owner ? fmt::format("is in use by process {}", owner->pid) : "is in use by another process",
+          folder.string(), "wait for that process to end, or stop it"};
+}
+
+// The lock file, and the owner that it named.
 struct Taken {
-  FileDescriptor fd;
+  FileDescriptor fd;  // none if another process has the lock
   bool is_new = false;
-  std::optional<std::string> holder;  // if another process has the lock: its PID or ""
+  std::optional<Owner> owner;
 };
 
 std::optional<Taken> take(const fs::path& folder) {
   const fs::path path = FolderLock::file_in(folder);
   std::optional<LockFile> file = open_lock_file(path);
   if (!file) return std::nullopt;
-  const std::optional<std::string> owner = owner_in(file->fd.get());
+  const std::optional<Owner> owner = owner_in(file->fd.get());
   try {
-    if (!lock_file(file->fd.get(), path)) return Taken{{}, false, owner.value_or("")};
+    if (!lock_file(file->fd.get(), path)) return Taken{{}, false, owner};
   } catch (const Error&) {
     if (file->is_new) ::unlink(path.c_str());  // no process can lock it
     throw;
   }
   if (!is_named(file->fd.get(), path)) return std::nullopt;
-  if (file->is_new || owner) write_owner(file->fd.get());
-  return Taken{std::move(file->fd), file->is_new, std::nullopt};
+  // Again: another process may have had the lock meanwhile.
+  const std::optional<Owner> before = owner_in(file->fd.get());
+  if (file->is_new || before) write_owner(file->fd.get(), std::to_string(::getpid()));
+  return Taken{std::move(file->fd), file->is_new, before};
 }
 
 }  // namespace
@@ -118,18 +131,22 @@ FolderLock::FolderLock(const fs::path& folder) {
     errno = ENOENT;
     throw_system_error("lock", folder.string(), kCheckPath);
   }
-  if (taken->holder) {
-    throw Error(taken->holder->empty() ? "is in use by another process"
-                                       : fmt::format("is in use by process {}", *taken->holder),
-                folder.string(), "wait for that process to end, or stop it");
-  }
+  if (!taken->fd) throw in_use(folder, taken->owner);
   fd_ = std::move(taken->fd);
   made_its_file_ = taken->is_new;
+  before_ = taken->owner;
+}
+
+void FolderLock::restore_owner() {
+  if (!before_) return;
+  write_owner(fd_.get(), before_->pid);
+  const timespec times[] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT}, before_->since};
+  static_cast<void>(::futimens(fd_.get(), times));
 }
 
 std::optional<FolderLock> FolderLock::try_lock(const fs::path& folder) {
   std::optional<Taken> taken = take(folder);
-  if (!taken || taken->holder) return std::nullopt;
+  if (!taken || !taken->fd) return std::nullopt;
   FolderLock lock;
   lock.fd_ = std::move(taken->fd);
   return lock;

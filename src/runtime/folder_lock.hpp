@@ -1,8 +1,10 @@
 // Exclusive use of a folder.
 #pragma once
 
+#include <ctime>
 #include <filesystem>
 #include <optional>
+#include <string>
 
 #include "runtime/descriptor.hpp"
 
@@ -22,9 +24,17 @@ class FolderLock {
   static std::filesystem::path file_in(const std::filesystem::path& folder) { return folder / "lock"; }
   bool made_its_file() const { return made_its_file_; }
 
+  struct Owner {
+    std::string pid;
+    timespec since{};
+  };
+  // Writes the owner before this one into the file again, if it named one.
+  void restore_owner();
+
  private:
   FileDescriptor fd_;
   bool made_its_file_ = false;
+  std::optional<Owner> before_;
 };
 
 // Locks an open file. False if another process has the lock; throws if the file system has no locks.

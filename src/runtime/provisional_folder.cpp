@@ -36,12 +36,14 @@ void ProvisionalFolder::make_folder(const std::string& name) {
 
 void ProvisionalFolder::keep() {
   const std::lock_guard guard(live_partials().mutex);
-  made_.clear();
+  is_kept_ = true;
 }
 
 // The lock is held until its file is removed. It is closed before the folder is, since a network file system
 // keeps a removed file that is open.
 void ProvisionalFolder::remove() {
+  if (is_kept_) return;
+  lock_.restore_owner();
   for (auto path = made_.rbegin(); path != made_.rend(); ++path) {
     std::remove(path->c_str());  // a folder that is not empty stays
     if (*path == FolderLock::file_in(folder_)) lock_ = FolderLock();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <map>
 #include <string>
 
@@ -40,14 +41,30 @@ TEST_F(ProvisionalFolderTest, WhatItHasMadeIsRemoved) {
 }
 
 TEST_F(ProvisionalFolderTest, WhatWasThereStays) {
-  put("a/run/lock", "warpwright process 1\n");
+  const std::string owner = "warpwright process 1\n";
+  const fs::path lock = put("a/run/lock", owner);
+  const auto since = fs::file_time_type::clock::now() - std::chrono::hours(1);
+  fs::last_write_time(lock, since);
   put("a/run/metrics.jsonl", "mine");
   const auto before = entries();
   {
     ProvisionalFolder provisional(run());
     provisional.make_folder("checkpoints");
+    EXPECT_NE(read_file(lock, 100), owner);
   }
   EXPECT_EQ(entries(), before);
+  EXPECT_EQ(read_file(lock, 100), owner);
+  EXPECT_EQ(fs::last_write_time(lock), since);
+}
+
+TEST_F(ProvisionalFolderTest, AKeptFolderNamesItsNewOwner) {
+  const std::string owner = "warpwright process 1\n";
+  const fs::path lock = put("a/run/lock", owner);
+  {
+    ProvisionalFolder provisional(run());
+    provisional.keep();
+  }
+  EXPECT_EQ(read_file(lock, 100), "warpwright process " + std::to_string(::getpid()) + "\n");
 }
 
 TEST_F(ProvisionalFolderTest, WhatSomebodyPutThereMeanwhileStays) {
