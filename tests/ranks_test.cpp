@@ -888,6 +888,19 @@ TEST_F(LaunchedRanks, OnCpusTheyNeedMpi) {
   EXPECT_EQ(outcomes[0].code, 2);
 }
 
+TEST_F(LaunchedRanks, WithoutACheckpointTheyAskForOneFolder) {
+  Words lines;
+  for (const Outcome& outcome : run(2, {"train", "--resume", "--out", (folder / "none").string()})) {
+    EXPECT_EQ(outcome.code, 1);
+    lines.insert(lines.end(), outcome.lines.begin(), outcome.lines.end());
+  }
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("holds no checkpoint to go on from; check --out, where all ranks must see one "
+                          "folder, or start over"),
+            std::string::npos)
+      << lines[0];
+}
+
 // No launcher ends them.
 TEST_F(LaunchedRanks, AnErrorOfAllIsOneLine) {
   const auto start = std::chrono::steady_clock::now();

@@ -181,6 +181,22 @@ TEST_F(ResumeCliTest, WithoutACheckpointItSaysSo) {
   EXPECT_NE(out.find("holds no checkpoint: the run starts at step 0"), std::string::npos) << out;
 }
 
+// Another process trains there, and has not written a checkpoint yet.
+TEST_F(ResumeCliTest, AFolderInUseIsNotOneWithoutACheckpoint) {
+  make_shards(folder / "data", 4'000'000, 500);
+  const Words arguments = train("run", {"--steps", "3", "--total-batch", "3200000"});
+  const pid_t child = start_process(arguments, folder / "out", folder / "err");
+  while (!fs::exists(folder / "out") ||
+         read_file(folder / "out", 1 << 20).find("memory plan:") == std::string::npos) {
+    ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0) << read_file(folder / "err", 1 << 20);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  fails(1, resume("run"), {fmt::format("run: is in use by process {}; wait", child)});
+  kill(child, SIGKILL);
+  wait_for(child);
+  fails(1, resume("run"), {"holds no checkpoint"});
+}
+
 TEST_F(ResumeCliTest, ARefusedStartIsNoOwnerOfTheFolder) {
   make_shards(folder / "data", 5000, 500);
   succeeds(train("run", {"--steps", "2"}));

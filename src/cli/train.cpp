@@ -23,16 +23,20 @@
 #include "core/error.hpp"
 #include "runtime/ceiling.hpp"
 #include "runtime/file.hpp"
+#include "runtime/folder_lock.hpp"
 #include "train/trainer.hpp"
 
 namespace warpwright::cli {
 namespace {
 
-void check_data(const TrainFlags& flags) {
+void check_data(const TrainFlags& flags, int ranks) {
   const std::filesystem::path& data = flags.options.data;
   if (data.empty() && flags.options.resume) {
+    FolderLock::require_free(flags.options.out);  // a run may be on its way to its first checkpoint
     throw Error("holds no checkpoint to go on from", flags.options.out.string(),
-                "check --out, or start over: give the run's first command, with --data and without --resume");
+                fmt::format("check --out{}, or start over: give the run's first command, with --data and "
+                            "without --resume",
+                            ranks > 1 ? ", where all ranks must see one folder" : ""));
   }
   if (data.empty()) {
     throw UsageError("is missing", "--data", "give a folder that `warpwright data build` made");
@@ -143,7 +147,7 @@ bool is_done(const TrainFlags& flags, const TrainOptions& options, const std::op
                 "give all ranks the same folders and options");
   }
   if (!done) {
-    check_data(flags);
+    check_data(flags, comm.size());
     return false;
   }
   compare_options(saved->state.options, identity_of(options), saved->checkpoint, {});
@@ -201,7 +205,7 @@ void run(TrainFlags& flags, CLI::App& command) {
   std::optional<SavedRun> saved;
   const auto prepare = [&](const Launch& launch) {
     saved = resumed_run(flags, command);
-    if (!saved) check_data(flags);
+    if (!saved) check_data(flags, launch.ranks);
     choose_device(flags.ranks, flags.device, command, launch, Exchanged::tensors);
   };
   run_on_ranks(flags.ranks, prepare, [&](const Comm& texts) { finished = train(flags, saved, texts); });

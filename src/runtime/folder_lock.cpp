@@ -144,6 +144,16 @@ void FolderLock::restore_owner() {
   static_cast<void>(::futimens(fd_.get(), times));
 }
 
+// A lock shared with others that ask, and given back at once.
+void FolderLock::require_free(const fs::path& folder) {
+  constexpr int kFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+  const FileDescriptor file(uninterrupted([&] { return ::open(file_in(folder).c_str(), kFlags); }));
+  if (!file) return;
+  if (uninterrupted([&] { return ::flock(file.get(), LOCK_SH | LOCK_NB); }) == 0 || errno != EWOULDBLOCK)
+    return;
+  throw in_use(folder, owner_in(file.get()));
+}
+
 std::optional<FolderLock> FolderLock::try_lock(const fs::path& folder) {
   std::optional<Taken> taken = take(folder);
   if (!taken || !taken->fd) return std::nullopt;

@@ -21,6 +21,10 @@ class FolderLock {
   // Nothing if another process has the lock, or if the folder is gone.
   static std::optional<FolderLock> try_lock(const std::filesystem::path& folder);
 
+  // Throws as the constructor does if another process has the lock, and changes nothing. The folder may be
+  // missing.
+  static void require_free(const std::filesystem::path& folder);
+
   static std::filesystem::path file_in(const std::filesystem::path& folder) { return folder / "lock"; }
   bool made_its_file() const { return made_its_file_; }
 

@@ -47,6 +47,23 @@ TEST_F(FolderLockTest, AUsersFileKeepsItsContent) {
   }
 }
 
+TEST_F(FolderLockTest, WhetherAFolderIsFreeIsAskedWithoutLockingIt) {
+  FolderLock::require_free(folder / "none");
+  FolderLock::require_free(folder);
+  EXPECT_FALSE(fs::exists(folder / "lock"));
+  auto lock = std::make_unique<FolderLock>(folder);
+  const std::string before = content();
+  EXPECT_EQ(run_in_child([&] {
+              const std::string message = message_of([&] { FolderLock::require_free(folder); });
+              const std::string wanted = "is in use by process " + std::to_string(::getppid());
+              return message.find(wanted) == std::string::npos ? 1 : 0;
+            }),
+            0);
+  EXPECT_EQ(content(), before);
+  lock.reset();
+  FolderLock::require_free(folder);
+}
+
 TEST_F(FolderLockTest, LinksAreNotFollowedAndOtherThingsNotOpened) {
   put("mine", "keep this");
   const auto refused = [&](const char* why) {
