@@ -16,6 +16,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+void change_last_byte(const fs::path& path) {
+  std::string bytes = read_file(path, 1 << 26);
+  bytes.back() ^= 1;
+  write_file_atomically(path, bytes);
+}
+
 class Encode : public TestFolder {
  protected:
   void SetUp() override {
@@ -53,6 +59,26 @@ class Encode : public TestFolder {
   Words evaluation() const {
     return {"eval", "--model", path("run/model"), "--data", path("data"), "--batch",
             "3",    "--json",  "--threads",       "1",      "--baselines"};
+  }
+
+  // Two ranks, the second one in another working directory, end because they differ in this.
+  void expect_apart(const Words& first, const Words& second, const std::string& what,
+                    const fs::path& second_runs_in = ".") const {
+    const int port = free_local_port();
+    const fs::path here = fs::current_path();
+    fs::current_path(folder);
+    std::vector<pid_t> processes = {start_launched(0, first, as_torchrun(0, 2, port), folder)};
+    fs::current_path(second_runs_in);
+    processes.push_back(start_launched(1, second, as_torchrun(1, 2, port), folder));
+    fs::current_path(here);
+    Words lines;
+    for (const int r : {0, 1}) {
+      const Outcome outcome = outcome_of(r, processes[static_cast<std::size_t>(r)], folder);
+      EXPECT_EQ(outcome.code, 1) << what;
+      lines.insert(lines.end(), outcome.lines.begin(), outcome.lines.end());
+    }
+    ASSERT_EQ(lines.size(), 1u) << what;
+    EXPECT_NE(lines[0].find("rank 0 and rank 1 differ in the " + what), std::string::npos) << lines[0];
   }
 };
 
@@ -172,17 +198,7 @@ TEST_F(Encode, RanksWithOtherOptionsOrDataAreRefused) {
   make_shards(folder / "other", 3000, 900);
   const auto apart = [&](const Words& first, Words second, const Words& more, const std::string& why) {
     second.insert(second.end(), more.begin(), more.end());
-    const int port = free_local_port();
-    const pid_t processes[] = {start_launched(0, first, as_torchrun(0, 2, port), folder),
-                               start_launched(1, second, as_torchrun(1, 2, port), folder)};
-    Words lines;
-    for (const int r : {0, 1}) {
-      const Outcome outcome = outcome_of(r, processes[r], folder);
-      EXPECT_EQ(outcome.code, 1) << why;
-      lines.insert(lines.end(), outcome.lines.begin(), outcome.lines.end());
-    }
-    ASSERT_EQ(lines.size(), 1u) << why;
-    EXPECT_NE(lines[0].find("rank 0 and rank 1 differ in the " + why), std::string::npos) << lines[0];
+    expect_apart(first, second, why);
   };
   const Words texts = encoding("embed", "bert", {});
   apart(texts, texts, {"--pooling", "cls"}, "options: no such option and --pooling cls");
@@ -194,6 +210,26 @@ TEST_F(Encode, RanksWithOtherOptionsOrDataAreRefused) {
   Words other = evaluation();
   other[4] = path("other");
   apart(evaluation(), other, {}, "contents of the data");
+}
+
+// Under one path, which rank 1 reaches from another working directory.
+TEST_F(Encode, RanksWithOtherWeightsAreRefused) {
+  train();
+  fs::create_directories(folder / "elsewhere");
+  for (const char* name : {"bert", "cross", "run"}) {
+    fs::copy(folder / name, folder / "elsewhere" / name, fs::copy_options::recursive);
+    const bool is_run = std::string_view(name) == "run";
+    change_last_byte(folder / "elsewhere" / name / (is_run ? "model" : "") / "model.safetensors");
+  }
+  const auto relative = [](Words words, const std::string& model) {
+    words[2] = model;
+    return words;
+  };
+  for (const Words& words : {relative(encoding("embed", "bert", {}), "bert"),
+                             relative(encoding("rank", "cross", {"--query", "the cat"}), "cross"),
+                             relative(evaluation(), "run")}) {
+    expect_apart(words, words, "weights", folder / "elsewhere");
+  }
 }
 
 // The ranks note the first error before they connect, and the second one after.

@@ -203,6 +203,15 @@ std::unique_ptr<Sink> sink_of(const EmbedFlags& flags, std::int64_t size) {
   return std::make_unique<JsonLines>(flags.out, flags.input.stream);
 }
 
+// The model's folder, and those of the dense layers after its pooling.
+std::vector<fs::path> weights_of(const fs::path& model) {
+  std::vector<fs::path> folders = {model};
+  for (const BertDense& dense : read_bert_pooling(model, read_bert_config(model)).dense) {
+    folders.push_back(dense.folder);
+  }
+  return folders;
+}
+
 void embed(const EmbedFlags& flags, const Comm& comm) {
   if (flags.input.stream && comm.size() > 1) {
     throw UsageError("answers from one process", "--stream", "start one process, or leave it out");
@@ -215,6 +224,7 @@ void embed(const EmbedFlags& flags, const Comm& comm) {
   options.model.attention = flags.attention.load(context, read_bert_config(flags.encoder.model),
                                                  options.weights.precision.dtype, bias);
   Encoder encoder = naming_flags([&] { return Encoder(context, flags.encoder.model, options); });
+  require_same_weights(comm, weights_of(flags.encoder.model));
   flags.attention.require_length(options.model.attention, encoder.max_length());
   encoder.prompt(flags.prompt);  // refuses a missing prompt before any text is read
   encoder.share_with(share_of(comm));

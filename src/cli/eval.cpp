@@ -183,6 +183,7 @@ void evaluate(const EvalFlags& f, const Comm& comm) {
   Context context(f.device.context_options(f.dtype), f.device.place());
   require_same_work(comm, f.ranks, context, comm.size() > 1 ? contents_of_data(f) : "");
   const DecoderWeights model = load_model(context, f.model, f.dtype);
+  require_same_weights(comm, {f.model});
   const nlohmann::json out = f.data.empty() ? evaluate_multiple_choice(f, context, model, comm)
                                             : evaluate_shards(f, context, model, comm);
   if (comm.rank() != 0) return;

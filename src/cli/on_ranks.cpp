@@ -18,6 +18,7 @@
 #include "cli/standard_streams.hpp"
 #include "comm/host.hpp"
 #include "core/error.hpp"
+#include "model/safetensors_folder.hpp"
 #include "runtime/file.hpp"
 #include "runtime/partial.hpp"
 
@@ -171,6 +172,18 @@ void require_same_work(const Comm& texts, const OnRanksFlags& flags, const Conte
                   flags.command->get_name(),
                   "give all ranks the same program, kind of device, options and files");
     }
+  }
+}
+
+void require_same_weights(const Comm& texts, const std::vector<std::filesystem::path>& sources) {
+  if (texts.size() == 1) return;
+  std::string mine;
+  for (const std::filesystem::path& source : sources) mine += checksum_of_weights(source);
+  const std::vector<std::string> all = texts.all_gather(mine);
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    if (all[r] == all.front()) continue;
+    throw Error(fmt::format("rank 0 and rank {} differ in the weights", r), sources.front().string(),
+                "give all ranks the same model");
   }
 }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "cli/command.hpp"
 #include "comm/comm.hpp"
@@ -52,6 +53,9 @@ Share share_of(const Comm& texts);
 // options, but for those that change no result, or different `contents`, a fingerprint of what they read.
 void require_same_work(const Comm& texts, const OnRanksFlags& flags, const Context& context,
                        const std::string& contents = "");
+
+// Throws Error if the ranks find other weights in these folders or files, the model's own first.
+void require_same_weights(const Comm& texts, const std::vector<std::filesystem::path>& sources);
 
 // Throws UsageError if several ranks cannot all read the input: standard input belongs to rank 0 alone.
 // Throws Error if its size differs. An empty path or "-" is standard input.

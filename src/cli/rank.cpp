@@ -130,6 +130,7 @@ void rank(const RankFlags& flags, const Comm& comm) {
   require_same_work(comm, flags.ranks, context);
   require_same_input(comm, flags.input.input, "--input");
   Encoder encoder = naming_flags([&] { return Encoder(context, flags.encoder.model, options); });
+  require_same_weights(comm, {flags.encoder.model});
   const auto labels = static_cast<std::size_t>(encoder.labels());
   const std::size_t label = label_of(flags, encoder.labels());
   const bool sigmoid = takes_sigmoid(flags, encoder.labels());

@@ -177,4 +177,8 @@ std::string SafetensorsFolder::checksum() const {
   return checksum_of(std::as_bytes(std::span(all)));
 }
 
+std::string checksum_of_weights(const fs::path& source) {
+  return is_folder(source) ? SafetensorsFolder(source).checksum() : checksum_of(source);
+}
+
 }  // namespace warpwright

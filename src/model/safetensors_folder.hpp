@@ -61,6 +61,9 @@ class SafetensorsFolder {
   std::unordered_map<std::string_view, std::size_t> by_name_;
 };
 
+// The checksum of a folder's safetensors files, or of a file in another format.
+std::string checksum_of_weights(const std::filesystem::path& source);
+
 // Writes the index of these files, which are in the folder and hold the tensors of one model.
 void write_safetensors_index(const std::filesystem::path& folder, const std::vector<std::string>& files);
 

@@ -69,6 +69,8 @@ TEST_F(ShardsTest, AreOneModel) {
   const std::string checksum = stored.checksum();
   write(kSecond, {"c"});
   EXPECT_EQ(SafetensorsFolder(folder).checksum(), checksum);
+  EXPECT_EQ(checksum_of_weights(folder), checksum);
+  EXPECT_EQ(checksum_of_weights(folder / kFirst), checksum_of(folder / kFirst));
   write(kSecond, {"d"});
   json index = good();
   index["weight_map"].erase("c");
