@@ -854,20 +854,20 @@ TEST_F(RanksUnderWay, TheOthersEndIfOneHangs) {
 
 TEST_F(RanksUnderWay, ASlowRankIsNamed) {
   using namespace std::chrono_literals;
-  const pid_t launcher = start_process(on_ranks(2, training("slow", {"--steps", "200"})), folder / "out",
+  const pid_t launcher = start_process(on_ranks(2, training("slow", {"--steps", "120"})), folder / "out",
                                        folder / "err", nullptr, "mpirun");
   ASSERT_GT(when_under_way(launcher, folder / "slow"), 0) << read_file(folder / "err", 1 << 20);
   const pid_t rank = child_of(launcher);
   int status = 0;
-  while (waitpid(launcher, &status, WNOHANG) == 0) {  // the rank works half of the time
+  while (waitpid(launcher, &status, WNOHANG) == 0) {  // the rank works a third of the time
     ::kill(rank, SIGSTOP);
-    std::this_thread::sleep_for(20ms);
+    std::this_thread::sleep_for(60ms);
     ::kill(rank, SIGCONT);
-    std::this_thread::sleep_for(20ms);
+    std::this_thread::sleep_for(30ms);
   }
   EXPECT_EQ(status, 0) << read_file(folder / "err", 1 << 20);
   const std::string out = read_file(folder / "out", 1 << 20);
-  EXPECT_TRUE(std::regex_search(out, std::regex("rank [01] on .* is the slowest: .*steps 2 to 200\\)")))
+  EXPECT_TRUE(std::regex_search(out, std::regex("rank [01] on .* is the slowest: .*steps 2 to 120\\)")))
       << out;
 }
 

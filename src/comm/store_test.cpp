@@ -35,11 +35,12 @@ struct Outcome {
   Ending ending = Ending::error;  // of the error, or of what lost says
 };
 
-// A process with these options that does nothing after it has connected.
-pid_t idle_process(const StoreOptions& options) {
+// A process with these options that connects, gathers texts this many times, and then does nothing.
+pid_t idle_process(const StoreOptions& options, int times = 0) {
   const pid_t child = fork();
   if (child != 0) return child;
   Store store(options, [](const Verdict&) { _exit(1); });
+  for (int i = 0; i < times; ++i) store.all_gather("");
   ::pause();
   _exit(0);
 }
@@ -170,7 +171,7 @@ TEST_F(StoreTest, APortInUseIsNamed) {
 
 TEST_F(StoreTest, AMasterThatDoesNotListenIsNamed) {
   StoreOptions options = options_of(1, 2, port_);
-  options.patience = 300ms;
+  options.patience = 2s;
   const auto outcomes = run({options}, gather_once);
   const std::string line =
       fmt::format("127.0.0.1:{}: rank 0 cannot be reached there: Connection refused", port_);
@@ -190,7 +191,7 @@ TEST_F(StoreTest, AHostWithoutAnAddressIsNamed) {
 TEST_F(StoreTest, AServerThatIsNotRank0IsLeft) {
   const FileDescriptor other = listener(port_);
   StoreOptions options = options_of(1, 2, port_);
-  options.patience = 300ms;
+  options.patience = 2s;
   const auto outcomes = run({options}, gather_once);
   EXPECT_NE(outcomes[0].error.find("does not answer as rank 0"), std::string::npos) << outcomes[0].error;
   EXPECT_EQ(outcomes[0].lost, "none");
@@ -263,9 +264,9 @@ TEST_F(StoreTest, Rank0OnAnotherHostThanMasterAddrSaysSo) {
 TEST_F(StoreTest, AMissingRankIsNamed) {
   std::vector<StoreOptions> ranks = all(3);
   ranks.pop_back();
-  for (StoreOptions& options : ranks) options.patience = 500ms, options.heartbeat = 100ms;
+  for (StoreOptions& options : ranks) options.patience = 2500ms, options.heartbeat = 100ms;
   const auto outcomes = run(ranks, gather_once);
-  EXPECT_NE(outcomes[0].error.find("rank 2 of 3 has not connected within 0.5 s"), std::string::npos)
+  EXPECT_NE(outcomes[0].error.find("rank 2 of 3 has not connected within 2.5 s"), std::string::npos)
       << outcomes[0].error;
   EXPECT_EQ(outcomes[1].lost, "");
   EXPECT_NE(outcomes[1].error, "");
@@ -296,7 +297,7 @@ TEST_F(StoreTest, ARankThatIsLostBeforeAllHaveConnectedIsALoss) {
     std::vector<StoreOptions> ranks = all(3);
     const pid_t child = idle_process(ranks[static_cast<std::size_t>(killed)]);
     std::thread killing([&] {
-      std::this_thread::sleep_for(1s);
+      std::this_thread::sleep_for(3s);  // both ranks have connected
       ::kill(child, SIGKILL);
     });
     const auto outcomes = run({ranks[static_cast<std::size_t>(1 - killed)]}, gather_once);
@@ -332,7 +333,7 @@ TEST_F(StoreTest, RanksThatDoNotFitAreRefused) {
 
 TEST_F(StoreTest, ManyMissingRanksAreCounted) {
   StoreOptions options = options_of(0, 20, port_);
-  options.patience = 300ms, options.heartbeat = 100ms;
+  options.patience = 2s, options.heartbeat = 100ms;
   const auto outcomes = run({options}, gather_once);
   EXPECT_NE(outcomes[0].error.find("ranks 1, 2, 3, 4, 5, 6, 7, 8 and 11 more of 20 have not connected"),
             std::string::npos)
@@ -356,7 +357,7 @@ TEST_F(StoreTest, WhatARankHearsOnItsHostItTellsRank0) {
   ranks[2].ranks = 4;
   for (const std::size_t r : {1, 2}) ranks[r].address = "localhost";  // a floor of their own
   ranks[2].agree = [this](int) {
-    std::this_thread::sleep_for(1s);  // rank 1 has connected
+    std::this_thread::sleep_for(3s);  // rank 1 has connected
     return port_;
   };
   const auto outcomes = run(ranks, gather_once);
@@ -369,7 +370,7 @@ TEST_F(StoreTest, ARefusedRankIsWhyAnotherIsMissing) {
   std::vector<StoreOptions> ranks = all(2);
   ranks[1].ranks = 3;
   ranks[1].address = "localhost";  // so that its floor is another one
-  for (StoreOptions& options : ranks) options.patience = 1s, options.heartbeat = 50ms;
+  for (StoreOptions& options : ranks) options.patience = 3s, options.heartbeat = 50ms;
   const auto outcomes = run(ranks, gather_once);
   EXPECT_NE(outcomes[0].error.find("; 127.0.0.1:"), std::string::npos) << outcomes[0].error;
   for (const Outcome& outcome : outcomes) {
@@ -382,7 +383,7 @@ TEST_F(StoreTest, ARefusedRankIsWhyAnotherIsMissing) {
 TEST_F(StoreTest, ARankOfAnotherRunIsRefused) {
   std::vector<StoreOptions> ranks = all(2);
   ranks[0].session = "first job", ranks[1].session = "second job";
-  for (StoreOptions& options : ranks) options.patience = 1s, options.heartbeat = 50ms;
+  for (StoreOptions& options : ranks) options.patience = 3s, options.heartbeat = 50ms;
   const auto outcomes = run(ranks, gather_once);
   EXPECT_NE(outcomes[1].error.find("is a rank of run 'second job', and rank 0 is of run 'first job'"),
             std::string::npos)
@@ -395,7 +396,7 @@ TEST_F(StoreTest, ARankOfAnotherRunIsRefused) {
 // More than rank 0 keeps at a time.
 TEST_F(StoreTest, SilentStrangersAreDropped) {
   StoreOptions options = options_of(0, 1, port_);
-  options.greeting = 200ms, options.heartbeat = 50ms;
+  options.greeting = 1s, options.heartbeat = 50ms;
   run({options}, [&](int rank, Store& store) {
     std::vector<FileDescriptor> silent;
     for (int i = 0; i < 100; ++i) silent.push_back(stranger());
@@ -473,10 +474,10 @@ TEST_F(StoreTest, OneRankOfAHostSaysThatRank0IsLost) {
   for (const int signal : {SIGKILL, SIGSTOP}) {
     std::vector<StoreOptions> ranks = all(4);
     for (StoreOptions& options : ranks) options.heartbeat = 50ms, options.silence = 2s;
-    const pid_t child = idle_process(ranks[0]);
+    const pid_t child = idle_process(ranks[0], 1);
     ranks.erase(ranks.begin());
     const auto outcomes = run(ranks, [&](int rank, Store& store) {
-      std::this_thread::sleep_for(500ms);  // all have heard that all have connected
+      store.all_gather("");  // all have heard that all have connected
       if (rank == 3) ::kill(child, signal);
       return gather_once(rank, store);
     });
@@ -492,10 +493,10 @@ TEST_F(StoreTest, OneRankOfAHostSaysThatRank0IsLost) {
 // Also if rank 1 is lost with it.
 TEST_F(StoreTest, AnyOtherRankSaysThatRanks0And1AreLost) {
   std::vector<StoreOptions> ranks = all(4);
-  const pid_t first = idle_process(ranks[0]), second = idle_process(ranks[1]);
+  const pid_t first = idle_process(ranks[0], 1), second = idle_process(ranks[1], 1);
   ranks.erase(ranks.begin(), ranks.begin() + 2);
   const auto outcomes = run(ranks, [&](int rank, Store& store) {
-    std::this_thread::sleep_for(500ms);
+    store.all_gather("");
     if (rank == 2) ::kill(first, SIGKILL), ::kill(second, SIGKILL);
     return gather_once(rank, store);
   });
