@@ -24,8 +24,16 @@ namespace {
 
 using namespace std::chrono_literals;
 
+int tests = 0;  // that have begun
+
+// A test may get the port of an earlier one, whose floor this process has. So each test is a job of its own.
 StoreOptions options_of(int rank, int ranks, int port) {
-  return {.rank = rank, .ranks = ranks, .address = "127.0.0.1", .port = port, .patience = 20s};
+  return {.rank = rank,
+          .ranks = ranks,
+          .address = "127.0.0.1",
+          .port = port,
+          .job = fmt::format("test {} of process {}", tests, ::getpid()),
+          .patience = 20s};
 }
 
 // The end of a rank that runs in a thread of its own.
@@ -47,6 +55,8 @@ pid_t idle_process(const StoreOptions& options, int times = 0) {
 
 class StoreTest : public testing::Test {
  protected:
+  StoreTest() { ++tests; }
+
   // Runs these ranks, each with `work`, and waits for them.
   template <class Work>
   std::vector<Outcome> run(const std::vector<StoreOptions>& ranks, const Work& work) {
@@ -586,7 +596,7 @@ TEST_F(StoreTest, WithoutRank0ARankReportsItsOwnError) {
 // Another run of this host has chosen the same port.
 TEST_F(StoreTest, AnErrorOfAnotherJobIsNotHeard) {
   StoreOptions failing = all(2)[1], waiting = failing;
-  failing.job = "first", waiting.job = "second";
+  waiting.job += ", another one";
   failing.patience = waiting.patience = 1s;
   EXPECT_FALSE(Store::fail_at_once(failing, Ending::wrong_usage));
   const auto outcomes = run({waiting}, gather_once);
