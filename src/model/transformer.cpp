@@ -238,6 +238,7 @@ Tensor expansion_gradient(Context& ctx, const TransformerDescription& d, const T
                  .weight = p.fcproj.weight,
                  .gate_up = a.fc_preact,
                  .out = fc_again,
+                 .scratch = fc_again ? Tensor() : dfc,
                  .activation = *d.gate});
   return a.fc_preact;
 }

@@ -184,7 +184,7 @@ TransformerActivations narrow(const TransformerActivations& activations, std::in
 struct TransformerBackwardBuffers {
   Tensor dresidual;  // (N, C): the gradient of the residual stream, carried from the top to the bottom
   struct Block {
-    Tensor dfc;                         // (N, F); absent with a gate
+    Tensor dfc;                         // (N, F); scratch with a gate
     Tensor dnorm2;                      // (N, C)
     Tensor datt;                        // (N, NH, HS)
     Tensor dqkv;                        // (N, H, HS)

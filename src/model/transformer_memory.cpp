@@ -112,13 +112,14 @@ TransformerBlockActivations allocate_block(const TransformerDescription& d, cons
   return b;
 }
 
-// The tensors that the backward of a block computes again.
+// The tensors that the backward of a block computes again. With a gate, fc takes the place of its gradient
+// dfc.
 TransformerBlockActivations allocate_again(const TransformerDescription& d, const DecoderBatch& batch,
-                                           Recompute recompute, const Namer& in) {
+                                           Recompute recompute, const Tensor& dfc, const Namer& in) {
   if (recompute == Recompute::block) return allocate_block(d, batch, true, in);
   const std::int64_t N = batch.tokens.shape[0], C = d.channels;
   TransformerBlockActivations again;
-  if (recompute != Recompute::none) again.fc = in("fc", {N, d.hidden});
+  if (recompute != Recompute::none) again.fc = d.gate ? dfc : in("fc", {N, d.hidden});
   if (recompute == Recompute::norm) {
     again.norm1.out = in("norm1", {N, C});
     again.norm2.out = in("norm2", {N, C});
@@ -384,12 +385,13 @@ TransformerBackwardBuffers allocate_backward(const TransformerDescription& d, co
                       .prefix = fmt::format("again.h.{}.", l),
                       .dtype = dtype,
                       .category = Category::activations};
-    buffers.blocks.push_back({.dfc = d.gate ? Tensor() : in("dfc", {N, d.hidden}),
+    const Tensor dfc = in("dfc", {N, d.hidden});
+    buffers.blocks.push_back({.dfc = dfc,
                               .dnorm2 = in("dnorm2", {N, C}),
                               .datt = in("datt", {N, d.heads, HS}),
                               .dqkv = in("dqkv", {N, d.all_heads(), HS}),
                               .dnorm1 = in("dnorm1", {N, C}),
-                              .again = allocate_again(d, batch, recompute, again)});
+                              .again = allocate_again(d, batch, recompute, dfc, again)});
   }
   return buffers;
 }

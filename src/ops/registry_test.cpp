@@ -126,12 +126,17 @@ TEST(Registry, TheFullNameGoesFirst) {
 }
 
 TEST(Registry, AConfigurationMayHaveCommas) {
-  setenv("WARPWRIGHT_FORCE", "norm=cpu.avx2,matmul.dw=cuda.persistent[128x192, in turns],gelu=reference", 1);
+  setenv("WARPWRIGHT_FORCE",
+         "norm=cpu.avx2,matmul.dw=cuda.persistent[128x192, in turns],"
+         "gated_linear=cuda.separate[cuda.block[64x64, 2 groups], cuda.packed[16 bytes]],gelu=reference",
+         1);
   const ForcedChoices force = ContextOptions::from_environment().force;
   unsetenv("WARPWRIGHT_FORCE");
-  EXPECT_EQ(force, (ForcedChoices{{"norm", "cpu.avx2"},
-                                  {"matmul.dw", "cuda.persistent[128x192, in turns]"},
-                                  {"gelu", "reference"}}));
+  EXPECT_EQ(force, (ForcedChoices{
+                       {"norm", "cpu.avx2"},
+                       {"matmul.dw", "cuda.persistent[128x192, in turns]"},
+                       {"gated_linear", "cuda.separate[cuda.block[64x64, 2 groups], cuda.packed[16 bytes]]"},
+                       {"gelu", "reference"}}));
 }
 
 // The choice for a problem whose kernel has the configuration "64 parts".

@@ -13,13 +13,13 @@ namespace warpwright {
 
 namespace {
 
-// The first comma that is not within brackets: a configuration has commas, too.
+// The first comma that is not within brackets: a configuration has commas, too, and may contain others'.
 std::size_t end_of_item(std::string_view text) {
-  bool inside = false;
+  int depth = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '[') inside = true;
-    if (text[i] == ']') inside = false;
-    if (text[i] == ',' && !inside) return i;
+    if (text[i] == '[') ++depth;
+    if (text[i] == ']') --depth;
+    if (text[i] == ',' && depth == 0) return i;
   }
   return text.size();
 }

@@ -190,7 +190,8 @@ void Recorder::call(std::string_view operation, const std::vector<TensorUse>& us
     MemoryPlan::Block* block = use.tensor ? find(use.tensor.data) : nullptr;
     if (!block) continue;
     if (block->first_call < 0) {
-      if (use.access != Access::write && block->category == Category::activations) {
+      const bool reads = use.access == Access::read || use.access == Access::update;
+      if (reads && block->category == Category::activations) {
         throw Error(fmt::format("reads {} ({}) before anything has written it", block->name, use.argument),
                     std::string(operation), "run the operations in order");
       }

@@ -66,7 +66,8 @@ class Allocator {
   virtual Tensor allocate(std::string_view name, DType dtype, const Shape& shape, Category category) = 0;
 };
 
-enum class Access : std::uint8_t { read, write, update };
+// scratch: the operation may write it, and leaves arbitrary values.
+enum class Access : std::uint8_t { read, write, update, scratch };
 
 // A tensor as an operation uses it, under the name of the operation's argument.
 struct TensorUse {

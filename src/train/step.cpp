@@ -705,7 +705,8 @@ std::optional<std::string> TrainingStep::first_non_finite() {
   int call = 0;
   const Inspecting inspecting(context_, [&](std::string_view operation, const std::vector<TensorUse>& uses) {
     for (const TensorUse& use : uses) {
-      if (found || use.access == Access::read || all_finite(use.tensor, context_.stream())) continue;
+      if (found || use.access == Access::read || use.access == Access::scratch) continue;
+      if (all_finite(use.tensor, context_.stream())) continue;
       found = fmt::format("{} ({} of {})", planned_.arenas().name_of(use.tensor.data, call), use.argument,
                           operation);
     }

@@ -14,13 +14,18 @@ struct Case {
   std::int64_t padding = 0;  // elements between the rows of x and of dout
 };
 
-// Odd sizes; the edges of the fused kernels' tiles (128 rows, 96 and 128 columns, slabs of 64 terms) with one
-// cluster and with more tiles than clusters; no rows, no columns, no depth.
+// Odd sizes; the edges of the fused kernels' tiles (256 rows of a cluster, 96 and 192 columns, slabs of 64
+// terms); no rows, no columns, no depth.
 inline std::vector<Case> test_cases() {
   return {{0, 16, 8},       {5, 0, 8},          {5, 8, 0},       {3, 7, 5},      {17, 33, 20, 3},
           {1, 8, 8},        {128, 96, 64},      {129, 96, 72},   {127, 104, 56}, {256, 192, 200},
           {257, 128, 64},   {300, 200, 136, 8}, {513, 136, 328}, {64, 1000, 8},  {1, 600, 576},
           {1100, 264, 200}, {2050, 1544, 16},   {640, 1160, 72}};
+}
+
+// Several tiles for each group of the 66 clusters of an H200, and several slabs.
+inline std::vector<Case> large_test_cases() {
+  return {{9000, 600, 200}, {33'000, 104, 264}};
 }
 
 // One sequence of SmolLM2-135M, Qwen2.5-0.5B and Llama-3.2-1B, and the batches of a GPU's training step.
@@ -56,6 +61,7 @@ inline GatedDx make_dx(const Case& c, DType dtype, GateActivation activation, te
           .weight = f.random(dtype, {c.C, c.F}, weight_scale(c.C)),
           .gate_up = f.random(dtype, {c.M, 2 * c.F}, 2),
           .out = out ? f.output(dtype, {c.M, c.F}) : Tensor(),
+          .scratch = out ? Tensor() : f.output(dtype, {c.M, c.F}),
           .activation = activation};
 }
 

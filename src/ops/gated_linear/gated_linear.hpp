@@ -1,15 +1,14 @@
 // The gated half of an MLP, as in Llama: the product that makes gate and up, with the gate after it. A row of
 // gate_up is [gate | up].
 //   forward   gate_up = x·Wᵀ + bias, out = act(gate) · up
-//   dx        d = dout·W is the gradient of out, where W belongs to the layer that reads out. It is not
-//             stored:
+//   dx        d = dout·W is the gradient of out, where W belongs to the layer that reads out
 //             dgate = d · up · act'(gate), dup = d · act(gate)   in the place of gate and up
 //             out = act(gate) · up                               (=), if it is asked for: the forward's bits
-// ops/matmul has the sums of a product, ops/gate the activations and their sources. The product and the gate
-// of `separate` are those operations' kernels; a fused kernel stores neither d nor reads gate_up again.
+// ops/matmul has the sums of a product, ops/gate the activations and their sources. `separate` runs those
+// operations' kernels one after the other. A fused kernel does not read gate_up again, and does not store d.
 //
 // All tensors have one dtype. The rows of x and dout may be strided; the rest is contiguous. M, K, F, C ≥ 0.
-// dx's out may be no other argument. Throws Error if an argument does not fit.
+// No two arguments may overlap. Throws Error if an argument does not fit.
 #pragma once
 
 #include "ops/gate/gate.hpp"
@@ -67,10 +66,11 @@ struct GatedForward {
 struct GatedDx {
   using Problem = GatedDxProblem;
 
-  Tensor dout;      // (M, C)
-  Tensor weight;    // (C, F)
-  Tensor gate_up;   // (M, 2F); becomes its own gradient
-  Tensor out = {};  // (M, F), optional
+  Tensor dout;          // (M, C)
+  Tensor weight;        // (C, F)
+  Tensor gate_up;       // (M, 2F); becomes its own gradient
+  Tensor out = {};      // (M, F), optional
+  Tensor scratch = {};  // (M, F), needed without out: a kernel may keep d in it, or else in out
   GateActivation activation = GateActivation::silu;
 
   template <class F>
@@ -79,6 +79,7 @@ struct GatedDx {
     f("weight", weight, Access::read);
     f("gate_up", gate_up, Access::update);
     f("out", out, Access::write);
+    f("scratch", scratch, Access::scratch);
   }
   Problem problem() const;  // throws Error if the tensors do not fit together
 };
@@ -98,9 +99,8 @@ namespace gated_linear {
 // The two operations of a call.
 MatmulForward product_of(const GatedForward& args);
 GateForward gate_of(const GatedForward& args);
-// d: (M, F), contiguous.
-MatmulDx product_of(const GatedDx& args, const Tensor& d);
-GateBackward gate_of(const GatedDx& args, const Tensor& d);
+MatmulDx product_of(const GatedDx& args);
+GateBackward gate_of(const GatedDx& args);
 
 }  // namespace gated_linear
 }  // namespace warpwright::ops

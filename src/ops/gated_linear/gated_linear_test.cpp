@@ -49,15 +49,24 @@ void expect_forward(const GatedForward& args) {
   expect_near(args.out, gate.out, 1, "out");
 }
 
+// A CPU has no tiles, and takes long.
+std::vector<gated_linear::Case> cases_for(std::string_view variant) {
+  auto cases = gated_linear::test_cases();
+  for (const auto& c : gated_linear::large_test_cases()) {
+    if (variant.starts_with("cuda.")) cases.push_back(c);
+  }
+  return taken(cases);
+}
+
 TEST_P(Forward, MatchesTheReference) {
   Tally tally;
   const auto& variant = find_variant(gated_forward_op(), GetParam());
-  for (const auto& c : taken(gated_linear::test_cases())) {
+  for (const auto& c : cases_for(GetParam())) {
     for (const DType dtype : dtypes_for(gated_forward_op(), GetParam())) {
-      for (const GateActivation form : activations_for(c)) {
+      for (const GateActivation activation : activations_for(c)) {
         for (const bool bias : {false, true}) {
           Fixture fixture(static_cast<std::uint64_t>(c.M * 31 + c.F));
-          const auto args = gated_linear::make_forward(c, dtype, form, fixture, bias);
+          const auto args = gated_linear::make_forward(c, dtype, activation, fixture, bias);
           SCOPED_TRACE(args.problem().describe());
           const auto reason = variant.refuse(args.problem(), device_for(variant.name));
           tally.add(reason);
@@ -75,12 +84,12 @@ TEST_P(Forward, MatchesTheReference) {
 
 TEST_P(Dx, MatchesTheReference) {
   Tally tally;
-  for (const auto& c : taken(gated_linear::test_cases())) {
+  for (const auto& c : cases_for(GetParam())) {
     for (const DType dtype : dtypes_for(gated_dx_op(), GetParam())) {
-      for (const GateActivation form : activations_for(c)) {
+      for (const GateActivation activation : activations_for(c)) {
         for (const bool out : {false, true}) {
           Fixture fixture(static_cast<std::uint64_t>(c.M * 37 + c.F));
-          const auto args = gated_linear::make_dx(c, dtype, form, fixture, out);
+          const auto args = gated_linear::make_dx(c, dtype, activation, fixture, out);
           tally.add(check_variant(gated_dx_op(), GetParam(), fixture, args, terms(c)));
         }
       }
@@ -89,43 +98,49 @@ TEST_P(Dx, MatchesTheReference) {
   if (tally.none()) GTEST_SKIP() << tally.refusal();
 }
 
-// The gate's kernel, given gate_up, has the bits of out; so the product's rounded results were used.
+// The gate's own kernel makes the same bits of the same gate and up.
 TEST_P(Forward, OutHasTheBitsOfTheGateAlone) {
   const std::string name = GetParam();
-  const std::string_view device = std::string_view(name).substr(0, name.find('.'));
+  const auto& variant = find_variant(gated_forward_op(), name);
+  const auto& gate_variant =
+      find_variant(gate_forward_op(), name.starts_with("cuda.") ? "cuda.packed" : kReference);
   Tally tally;
-  for (const GateActivation form : kGateActivations) {
-    Fixture fixture(5);
-    const auto args = gated_linear::make_forward({300, 200, 136}, DType::bf16, form, fixture);
-    const auto& variant = find_variant(gated_forward_op(), name);
-    tally.add(variant.refuse(args.problem(), device_for(name)));
-    if (tally.none()) continue;
-    run_variant(gated_forward_op(), variant, args, 1);
-    const auto out = elements_of(args.out);
-    const GateForward gate = gated_linear::gate_of(args);
-    const auto choice = choose(device_for(name), gate_forward_op(), gate.problem());
-    EXPECT_TRUE(choice.variant->name.starts_with(device));
-    run_variant(gate_forward_op(), *choice.variant, gate, 1);
-    EXPECT_EQ(out, elements_of(args.out)) << name_of(form);
+  for (const DType dtype : dtypes_for(gated_forward_op(), name)) {
+    if (!name.starts_with("cuda.") || size_of(dtype) != 2) continue;
+    for (const GateActivation activation : kGateActivations) {
+      Fixture fixture(5);
+      const auto args = gated_linear::make_forward({300, 200, 136}, dtype, activation, fixture);
+      const auto reason = variant.refuse(args.problem(), device_for(name));
+      tally.add(reason);
+      if (!reason.empty()) continue;
+      run_variant(gated_forward_op(), variant, args, 1);
+      GateForward gate = gated_linear::gate_of(args);
+      gate.out = fixture.output(dtype, gate.out.shape);
+      run_variant(gate_forward_op(), gate_variant, gate, 1);
+      EXPECT_EQ(elements_of(gate.out), elements_of(args.out)) << name_of(dtype) << ' ' << name_of(activation);
+    }
   }
-  if (tally.none()) GTEST_SKIP() << tally.refusal();
+  if (tally.none()) GTEST_SKIP() << (tally.refusal().empty() ? "no bits to compare" : tally.refusal());
 }
 
 // A backward that is given the forward's gate_up computes the forward's out again, bit by bit.
 TEST_P(Dx, OutHasTheForwardsBits) {
   Tally tally;
-  for (const GateActivation form : kGateActivations) {
-    for (const std::int64_t F : {200, 520}) {
+  const auto& variant = find_variant(gated_dx_op(), GetParam());
+  for (const DType dtype : dtypes_for(gated_dx_op(), GetParam())) {
+    for (const GateActivation activation : kGateActivations) {
       Fixture fixture(6);
-      const auto forward = gated_linear::make_forward({300, F, 136}, DType::bf16, form, fixture);
-      auto dx = gated_linear::make_dx({300, F, 136}, DType::bf16, form, fixture, true);
-      const auto& variant = find_variant(gated_dx_op(), GetParam());
-      tally.add(variant.refuse(dx.problem(), device_for(variant.name)));
-      if (tally.none()) continue;
+      const gated_linear::Case c{300, 520, 136};
+      const auto forward = gated_linear::make_forward(c, dtype, activation, fixture);
+      auto dx = gated_linear::make_dx(c, dtype, activation, fixture, true);
+      const auto reason = variant.refuse(dx.problem(), device_for(variant.name));
+      tally.add(reason);
+      if (!reason.empty()) continue;
       run_variant(gated_forward_op(), find_variant(gated_forward_op(), GetParam()), forward, 1);
       dx.gate_up = forward.gate_up;
       run_variant(gated_dx_op(), variant, dx, 1);
-      EXPECT_EQ(elements_of(dx.out), elements_of(forward.out)) << name_of(form);
+      EXPECT_EQ(elements_of(dx.out), elements_of(forward.out))
+          << name_of(dtype) << ' ' << name_of(activation);
     }
   }
   if (tally.none()) GTEST_SKIP() << tally.refusal();
@@ -151,9 +166,9 @@ TEST_P(Forward, FarTailsAndNaN) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   constexpr std::int64_t kF = 8, kDepth = 8;
   const float gates[kF] = {nan, 1e4f, -1e4f, 1e30f, -1e30f, 0, -100, 100};
-  for (const GateActivation form : kGateActivations) {
+  for (const GateActivation activation : kGateActivations) {
     Fixture fixture(2);
-    const auto args = gated_linear::make_forward({3, kF, kDepth}, DType::bf16, form, fixture);
+    const auto args = gated_linear::make_forward({3, kF, kDepth}, DType::bf16, activation, fixture);
     if (auto reason = variant.refuse(args.problem(), device_for(variant.name)); !reason.empty()) {
       GTEST_SKIP() << reason;
     }
@@ -167,7 +182,7 @@ TEST_P(Forward, FarTailsAndNaN) {
     const auto out = elements_of(args.out), gate_up = elements_of(args.gate_up);
     EXPECT_TRUE(std::isnan(out[0]));
     for (const std::size_t i : {1u, 3u, 7u}) EXPECT_EQ(out[i], gate_up[i]);
-    for (const std::size_t i : {2u, 4u, 5u}) EXPECT_EQ(out[i], 0) << name_of(form);
+    for (const std::size_t i : {2u, 4u, 5u}) EXPECT_EQ(out[i], 0) << name_of(activation);
     EXPECT_NEAR(out[6], 0, 1e-30);
   }
 }
@@ -177,9 +192,9 @@ TEST_P(Dx, FarTailsAndNaN) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   constexpr std::int64_t kF = 8, kDepth = 8;
   const float gates[kF] = {nan, 1e4f, -1e4f, 1e30f, -1e30f, 0, -200, 200};
-  for (const GateActivation form : kGateActivations) {
+  for (const GateActivation activation : kGateActivations) {
     Fixture fixture(2);
-    const auto args = gated_linear::make_dx({1, kF, kDepth}, DType::bf16, form, fixture);
+    const auto args = gated_linear::make_dx({1, kF, kDepth}, DType::bf16, activation, fixture);
     if (auto reason = variant.refuse(args.problem(), device_for(variant.name)); !reason.empty()) {
       GTEST_SKIP() << reason;
     }
@@ -195,12 +210,12 @@ TEST_P(Dx, FarTailsAndNaN) {
     const auto d = elements_of(args.gate_up);
     EXPECT_TRUE(std::isnan(d[0]) && std::isnan(d[kF]));
     for (const std::size_t i : {1u, 3u, 7u}) {
-      EXPECT_EQ(d[i], 1) << name_of(form);
+      EXPECT_EQ(d[i], 1) << name_of(activation);
       EXPECT_EQ(d[kF + i], gate_up[i]);
     }
     for (const std::size_t i : {2u, 4u, 6u}) {
-      EXPECT_NEAR(d[i], 0, 1e-30) << name_of(form);
-      EXPECT_EQ(d[kF + i], 0) << name_of(form);
+      EXPECT_NEAR(d[i], 0, 1e-30) << name_of(activation);
+      EXPECT_EQ(d[kF + i], 0) << name_of(activation);
     }
     EXPECT_EQ(d[5], 0.5);
   }
@@ -240,12 +255,14 @@ TEST_P(HugeForward, GivesEveryRowItsBits) {
   if (!reason.empty()) GTEST_SKIP() << reason;
 }
 TEST_P(HugeDx, GivesEveryRowItsBits) {
-  Fixture fixture(8);
-  const auto args = gated_linear::make_dx({100, 256, 64}, DType::bf16, GateActivation::silu, fixture);
-  const auto reason =
-      check_repeated(gated_dx_op(), GetParam(), fixture, args, [](std::string_view) { return 64.0; },
-                     {.beyond = "gate_up", .once = {"weight"}});
-  if (!reason.empty()) GTEST_SKIP() << reason;
+  for (const bool out : {false, true}) {
+    Fixture fixture(8);
+    const auto args = gated_linear::make_dx({100, 256, 200}, DType::bf16, GateActivation::silu, fixture, out);
+    const auto reason =
+        check_repeated(gated_dx_op(), GetParam(), fixture, args, [](std::string_view) { return 200.0; },
+                       {.beyond = "gate_up", .once = {"weight"}});
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeForward);  // a build without CUDA has none
@@ -255,28 +272,25 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(HugeDx);  // a build without CUDA 
 INSTANTIATE_TEST_SUITE_P(GatedLinear, HugeDx, ::testing::ValuesIn(gpu_variant_names(gated_dx_op())),
                          test_name);
 
-TEST(GatedLinearReference, DxIsTheDerivativeOfForward) {
-  for (const GateActivation form : kGateActivations) {
+// The loss is Σ (out·Wᵀ)·dout, whose gradient with respect to out is dout·W.
+TEST(GatedLinearReference, DxIsTheDerivativeOfTheGateAndTheNextProduct) {
+  for (const GateActivation activation : kGateActivations) {
     Fixture fixture(3);
-    const auto forward = gated_linear::make_forward({4, 5, 3}, DType::f64, form, fixture);
-    run_variant(gated_forward_op(), find_variant(gated_forward_op(), kReference), forward, 1);
-    auto dx = gated_linear::make_dx({4, 5, 6}, DType::f64, form, fixture);
-    // The loss is Σ out·W'·dout over what follows out: its gradient with respect to out is dout·W.
+    const auto dx = gated_linear::make_dx({4, 5, 6}, DType::f64, activation, fixture);
     const GateForward gate{.gate_up = fixture.random(DType::f64, {4, 10}),
                            .out = fixture.output(DType::f64, {4, 5}),
-                           .activation = form};
+                           .activation = activation};
     std::copy_n(gate.gate_up.as<double>(), 40, dx.gate_up.as<double>());
+    const MatmulForward next{.x = gate.out,
+                             .weight = dx.weight,
+                             .bias = {},
+                             .out = fixture.output(DType::f64, {4, 6}),
+                             .preact = {}};
     const auto loss = [&] {
       run_variant(gate_forward_op(), find_variant(gate_forward_op(), kReference), gate, 1);
+      run_variant(matmul_forward_op(), find_variant(matmul_forward_op(), kReference), next, 1);
       double total = 0;
-      for (int row = 0; row < 4; ++row) {
-        for (int c = 0; c < 6; ++c) {
-          double next = 0;
-          for (int f = 0; f < 5; ++f)
-            next += gate.out.as<double>()[row * 5 + f] * dx.weight.as<double>()[c * 5 + f];
-          total += next * dx.dout.as<double>()[row * 6 + c];
-        }
-      }
+      for (int i = 0; i < 24; ++i) total += next.out.as<double>()[i] * dx.dout.as<double>()[i];
       return total;
     };
     run_variant(gated_dx_op(), find_variant(gated_dx_op(), kReference), dx, 1);
@@ -286,26 +300,97 @@ TEST(GatedLinearReference, DxIsTheDerivativeOfForward) {
 
 TEST(GatedLinear, RefusesTensorsThatDoNotFit) {
   Fixture fixture(4);
-  auto forward = gated_linear::make_forward({4, 8, 16}, DType::f32, GateActivation::silu, fixture);
-  forward.out = fixture.output(DType::f32, {4, 16});
-  EXPECT_THROW(forward.problem(), Error);
-  auto dx = gated_linear::make_dx({4, 8, 16}, DType::f32, GateActivation::silu, fixture);
-  dx.gate_up = fixture.output(DType::f32, {4, 15});
-  EXPECT_THROW(dx.problem(), Error);
-  dx.gate_up = fixture.output(DType::f32, {5, 16});
-  EXPECT_THROW(dx.problem(), Error);
+  const auto forward_with = [&](auto change) {
+    auto args = gated_linear::make_forward({4, 8, 16}, DType::bf16, GateActivation::silu, fixture);
+    change(args);
+    return args.problem();
+  };
+  EXPECT_NO_THROW(forward_with([](GatedForward&) {}));
+  EXPECT_THROW(forward_with([&](GatedForward& a) { a.out = fixture.output(DType::bf16, {4, 16}); }), Error);
+  EXPECT_THROW(forward_with([&](GatedForward& a) {
+                 a.gate_up = fixture.output(DType::f32, {4, 16});
+                 a.out = fixture.output(DType::f32, {4, 8});
+               }),
+               Error);
+  const auto dx_with = [&](auto change) {
+    auto args = gated_linear::make_dx({4, 8, 16}, DType::bf16, GateActivation::silu, fixture);
+    change(args);
+    return args.problem();
+  };
+  EXPECT_NO_THROW(dx_with([](GatedDx&) {}));
+  EXPECT_THROW(dx_with([&](GatedDx& a) { a.gate_up = fixture.output(DType::bf16, {4, 15}); }), Error);
+  EXPECT_THROW(dx_with([&](GatedDx& a) { a.gate_up = fixture.output(DType::bf16, {5, 16}); }), Error);
+  EXPECT_THROW(dx_with([&](GatedDx& a) { a.scratch = {}; }), Error);
+  EXPECT_THROW(dx_with([&](GatedDx& a) {
+                 a.gate_up = fixture.output(DType::f32, {4, 16});
+                 a.scratch = fixture.output(DType::f32, {4, 8});
+               }),
+               Error);
 }
 
-// A kernel that is forced for the product or the gate is used.
-TEST(GatedLinear, AForcedKernelOfAPartIsUsed) {
-  Fixture fixture = Fixture::of_shapes();
-  const auto args = gated_linear::make_forward({256, 96, 64}, DType::bf16, GateActivation::silu, fixture);
-  DeviceInfo device = device_info(Device{});
-  const ForcedChoices forced{{"matmul.forward", "reference"}};
+#if WARPWRIGHT_CUDA
+DeviceInfo a_hopper(const ForcedChoices& forced) {
+  DeviceInfo device;
+  device.device = {DeviceKind::cuda, 0};
+  device.gpu.major = 9;
+  device.gpu.multiprocessors = 132;
   device.forced = &forced;
-  const auto choice = choose(device, gated_forward_op(), args.problem());
-  EXPECT_NE(choice.text.find("reference"), std::string::npos) << choice.text;
+  return device;
 }
+
+// The variants for a forward and a dx of this size on a Hopper.
+std::pair<std::string_view, std::string_view> chosen_on_a_hopper(const gated_linear::Case& c,
+                                                                 const ForcedChoices& forced = {}) {
+  const DeviceInfo device = a_hopper(forced);
+  Fixture fixture = Fixture::of_shapes();
+  const auto forward = gated_linear::make_forward(c, DType::bf16, GateActivation::silu, fixture);
+  const auto dx = gated_linear::make_dx(c, DType::bf16, GateActivation::silu, fixture);
+  return {choose(device, gated_forward_op(), forward.problem()).variant->name,
+          choose(device, gated_dx_op(), dx.problem()).variant->name};
+}
+
+TEST(GatedLinear, ATrainingStepIsFusedAndFewRowsAreNot) {
+  constexpr std::string_view kFused = "cuda.persistent", kSeparate = "cuda.separate";
+  for (const auto& c : gated_linear::gpu_bench_cases()) {
+    EXPECT_EQ(chosen_on_a_hopper(c), std::pair(kFused, kFused)) << c.F;
+  }
+  EXPECT_EQ(chosen_on_a_hopper({1, 4864, 896}), std::pair(kSeparate, kSeparate));
+  EXPECT_EQ(chosen_on_a_hopper({16384, 4860, 896}), std::pair(kSeparate, kSeparate));  // rows of 8 bytes
+}
+
+// A kernel that is forced for the product or the gate alone is used.
+TEST(GatedLinear, AForcedKernelOfAPartIsUsed) {
+  const auto separate = [](const ForcedChoices& forced) {
+    const auto [forward, dx] = chosen_on_a_hopper({16384, 4864, 896}, forced);
+    return std::pair(forward == "cuda.separate", dx == "cuda.separate");
+  };
+  EXPECT_EQ(separate({{"matmul", "cuda.persistent"}}), std::pair(true, true));
+  EXPECT_EQ(separate({{"gate", "cuda.plain"}}), std::pair(true, true));
+  EXPECT_EQ(separate({{"matmul.forward", "cuda.persistent"}}), std::pair(true, false));
+  EXPECT_EQ(separate({{"gate.backward", "cuda.plain"}}), std::pair(false, true));
+}
+
+TEST(GatedLinear, TheFusedForwardRefusesWhatItDoesNotCompute) {
+  const ForcedChoices none;
+  const auto& variant = find_variant(gated_forward_op(), "cuda.persistent");
+  Fixture fixture = Fixture::of_shapes();
+  auto p = gated_linear::make_forward({256, 96, 64}, DType::bf16, GateActivation::silu, fixture).problem();
+  const DeviceInfo device = a_hopper(none);
+  EXPECT_EQ(variant.refuse(p, device), "");
+  const auto refused = [&](auto change) {
+    auto changed = p;
+    change(changed);
+    return variant.refuse(changed, device);
+  };
+  EXPECT_NE(refused([](auto& q) { q.product.bias = true; }), "");
+  EXPECT_NE(refused([](auto& q) { q.product.batch_invariant = true; }), "");
+  EXPECT_NE(refused([](auto& q) { q.product.packed = true; }), "");
+  EXPECT_NE(refused([](auto& q) { q.product.aligned = false; }), "");
+  EXPECT_NE(refused([](auto& q) { q.gate.aligned = false; }), "");
+  EXPECT_NE(refused([](auto& q) { q.product.K = 0; }), "");
+  EXPECT_NE(refused([](auto& q) { q.product.M = std::int64_t{1} << 31; }), "");
+}
+#endif
 
 }  // namespace
 }  // namespace warpwright::ops

@@ -5,7 +5,12 @@
 namespace warpwright::ops {
 namespace {
 
+constexpr std::string_view kForwardName = "gated_linear.forward";
 constexpr std::string_view kDxName = "gated_linear.dx";
+
+const Tensor& place_of_d(const GatedDx& args) {
+  return args.out ? args.out : args.scratch;
+}
 
 }  // namespace
 
@@ -24,32 +29,33 @@ MatmulForward product_of(const GatedForward& a) {
 GateForward gate_of(const GatedForward& a) {
   return {.gate_up = a.gate_up, .out = a.out, .activation = a.activation};
 }
-MatmulDx product_of(const GatedDx& a, const Tensor& d) {
-  return {.dout = a.dout, .weight = a.weight, .preact = {}, .dx = d};
+MatmulDx product_of(const GatedDx& a) {
+  return {.dout = a.dout, .weight = a.weight, .preact = {}, .dx = place_of_d(a)};
 }
-GateBackward gate_of(const GatedDx& a, const Tensor& d) {
-  return {.dout = d, .gate_up = a.gate_up, .dgate_up = a.gate_up, .out = a.out, .activation = a.activation};
+GateBackward gate_of(const GatedDx& a) {
+  return {.dout = place_of_d(a),
+          .gate_up = a.gate_up,
+          .dgate_up = a.gate_up,
+          .out = a.out,
+          .activation = a.activation};
 }
 
 }  // namespace gated_linear
 
 GatedForwardProblem GatedForward::problem() const {
+  require_dtype(kForwardName, "gate_up", gate_up, x.dtype);
+  require_dtype(kForwardName, "out", out, x.dtype);
   return {.product = gated_linear::product_of(*this).problem(),
           .gate = gated_linear::gate_of(*this).problem(),
           .dtype = x.dtype};
 }
 
-// d's place is not known yet. The problems are those of a d that begins at a multiple of 16 bytes, as scratch
-// does; out, if it is given, takes d.
 GatedDxProblem GatedDx::problem() const {
-  require(gate_up.shape.rank() == 2 && gate_up.shape[1] % 2 == 0, kDxName,
-          "gate_up must have the shape (M, 2F)");
-  static const std::uintptr_t kAligned = 4096;
-  const Tensor scratch(reinterpret_cast<void*>(kAligned), gate_up.dtype,
-                       {gate_up.shape[0], gate_up.shape[1] / 2}, gate_up.device);
-  const Tensor& d = out ? out : scratch;
-  return {.product = gated_linear::product_of(*this, d).problem(),
-          .gate = gated_linear::gate_of(*this, d).problem(),
+  require(out || scratch, kDxName, "out or scratch must be given");
+  require_dtype(kDxName, "gate_up", gate_up, dout.dtype);
+  require_dtype(kDxName, out ? "out" : "scratch", place_of_d(*this), dout.dtype);
+  return {.product = gated_linear::product_of(*this).problem(),
+          .gate = gated_linear::gate_of(*this).problem(),
           .dtype = dout.dtype};
 }
 

@@ -1,5 +1,4 @@
-// The product and the gate by the two operations' own kernels, one after the other. dx keeps d between them:
-// in out, if that is given, and otherwise in scratch after the product's own.
+// The product and the gate by the two operations' own kernels, one after the other.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,22 +23,10 @@ const Op<GateBackward>& gate_op(const GatedDxProblem&) {
   return gate_backward_op();
 }
 
-// The place of d in scratch, after the product's own.
-std::size_t after(std::size_t workspace) {
-  return (workspace + 255) / 256 * 256;
-}
-std::size_t bytes_of_d(const GatedForwardProblem&) {
-  return 0;
-}
-std::size_t bytes_of_d(const GatedDxProblem& p) {
-  return p.gate.out_again ? 0
-                          : static_cast<std::size_t>(p.gate.rows * p.gate.columns) * size_of(p.gate.dtype);
-}
-
 template <class Problem>
 std::size_t workspace(const Problem& p, const DeviceInfo& device) {
-  const std::size_t product = choose(device, product_op(p), p.product).workspace;
-  return std::max(after(product) + bytes_of_d(p), choose(device, gate_op(p), p.gate).workspace);
+  return std::max(choose(device, product_op(p), p.product).workspace,
+                  choose(device, gate_op(p), p.gate).workspace);
 }
 
 template <class Problem>
@@ -56,29 +43,18 @@ double cost(const Problem& p, const DeviceInfo& device) {
 }
 
 template <class A>
-const Choice<A>& run_planned(const Context& context, const Op<A>& op, const typename A::Problem& problem,
-                             const A& args) {
-  const Choice<A>& choice = planned(context, op, problem);
-  choice.variant->run(context, args);
-  return choice;
+void run_part(const Context& context, const Op<A>& op, const A& args) {
+  planned(context, op, op.problem(args)).variant->run(context, args);
 }
 
 void forward(const Context& context, const GatedForward& args) {
-  const GatedForwardProblem p = args.problem();
-  run_planned(context, matmul_forward_op(), p.product, product_of(args));
-  run_planned(context, gate_forward_op(), p.gate, gate_of(args));
+  run_part(context, matmul_forward_op(), product_of(args));
+  run_part(context, gate_forward_op(), gate_of(args));
 }
 
 void dx(const Context& context, const GatedDx& args) {
-  const GatedDxProblem p = args.problem();
-  Tensor d = args.out;
-  if (!d) {
-    const std::size_t product = planned(context, matmul_dx_op(), p.product).workspace;
-    d = Tensor(static_cast<std::byte*>(context.scratch()) + after(product), p.dtype,
-               {p.gate.rows, p.gate.columns}, args.gate_up.device);
-  }
-  run_planned(context, matmul_dx_op(), p.product, product_of(args, d));
-  run_planned(context, gate_backward_op(), p.gate, gate_of(args, d));
+  run_part(context, matmul_dx_op(), product_of(args));
+  run_part(context, gate_backward_op(), gate_of(args));
 }
 
 }  // namespace

@@ -120,6 +120,7 @@ void PlainCopy::run() {
 double write_share(const std::vector<TensorUse>& uses) {
   double read = 0, written = 0;
   for (const TensorUse& use : uses) {
+    if (use.access == Access::scratch) continue;
     const auto bytes = static_cast<double>(use.tensor.bytes());
     if (use.access != Access::write) read += bytes;
     if (use.access != Access::read) written += bytes;

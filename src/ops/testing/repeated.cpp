@@ -224,7 +224,9 @@ void expect_repeated(RepeatedCopy& copy, Fixture& fixture, const std::vector<Ten
     for (std::size_t i = 0; i < uses.size(); ++i) {
       const auto& [argument, tensor, access] = uses[i];
       const bool once = copy.is_once(tensor);
-      if (access == Access::read || after[i].empty() || (once ? repetition > 0 : how.same_bits)) continue;
+      if (access == Access::read || access == Access::scratch || after[i].empty() ||
+          (once ? repetition > 0 : how.same_bits))
+        continue;
       std::vector<double> wanted = after[i];
       for (std::size_t e = 0; once && e < wanted.size(); ++e) {
         wanted[e] = how.sum(access == Access::update ? before[i][e] : 0, wanted[e], times);

@@ -7,10 +7,12 @@
 namespace warpwright::ops::gated_linear::cuda {
 namespace {
 
-// 128 × 192, with more buffers and fewer stages than matmul's tile: gate and up of the first chunks arrive
-// while the tile is multiplied. again: the epilogue also writes out.
+using TileOfProducts = matmul::cuda::TileOf<matmul::tile_of(kTile)>;
+
+// The tile with more buffers and fewer stages: gate and up of the first kSlots of a
+// tile's six chunks arrive while it is multiplied. again: the epilogue also writes out.
 template <bool again>
-struct TileOfDx : matmul::cuda::Tile<128, 192, 1, 1, 2, 1> {
+struct TileOfDx : TileOfProducts {
   static constexpr int kSlots = again ? 2 : 3;         // of a box of gate and one of up
   static constexpr int kBuffers = 2 * kSlots + again;  // and a box of out
   static constexpr int kBufferBytes = kGroups * kBuffers * kBoxBytes;
@@ -52,7 +54,7 @@ struct Dx {
     __device__ void finish(const float (&sums)[Tile::kBlocks][Tile::kSums]) {
 #pragma unroll
       for (int chunk = 0; chunk < kChunks; ++chunk) {
-        // The slot of the chunk before takes the chunk after the next.
+        // The slot of the chunk before takes the next chunk that has none.
         if (chunk > 0 && chunk + kSlots - 1 < kChunks) fetch(chunk + kSlots - 1);
         const int index = count_ + chunk, slot = index % kSlots;
         hopper::wait(arrived_ + slot, index / kSlots & 1);
@@ -87,10 +89,11 @@ struct Dx {
         [[maybe_unused]] std::uint32_t out[4];
         gpu::load_matrices(g, gate_place);
         gpu::load_matrices(u, up_place);
+        __syncwarp();  // the stores of a warp overwrite numbers that its lanes have read
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const gate::Curve low = curve<activation, T>(Pair::low(g[i]));
-          const gate::Curve high = curve<activation, T>(Pair::high(g[i]));
+          const gate::Curve low = curve_of_16_bits<activation, T>(Pair::low(g[i]));
+          const gate::Curve high = curve_of_16_bits<activation, T>(Pair::high(g[i]));
           const float up_low = Pair::low(u[i]), up_high = Pair::high(u[i]);
           const float d_low = d[4 * j + 2 * i], d_high = d[4 * j + 2 * i + 1];
           if constexpr (again) out[i] = Pair::of(low.value * up_low, high.value * up_high);
@@ -121,7 +124,7 @@ struct Dx {
 };
 
 template <GateActivation activation, DType dtype, class T, bool again>
-void run(const Context& context, const GatedDx& args) {
+void run(const Context& context, const GatedDx& args, const Selection& selection) {
   using D = Dx<activation, T, again>;
   const std::int64_t M = args.dout.shape[0], C = args.dout.shape[1], F = args.weight.shape[1];
   const matmul::cuda::Product product{
@@ -129,20 +132,20 @@ void run(const Context& context, const GatedDx& args) {
   const auto map = [&](void* data, std::int64_t stride) {
     return hopper::map_boxes<2>(data, dtype, {F, M}, {stride}, {64, kWarpRows}, kRowBytes);
   };
-  GatedParameters p{matmul::cuda::describe_factors<typename D::K>(product, raster_of(M)), {}};
+  GatedParameters p{matmul::cuda::describe_factors<typename D::K>(product, selection.raster), {}};
   p.product.extra = map(args.gate_up.data, 2 * F);
   p.up = map(static_cast<T*>(args.gate_up.data) + F, 2 * F);
   p.product.out = again ? map(args.out.data, F) : p.up;
-  launch<D>(p, context, "gated_linear.dx on wgmma");
+  launch<D>(p, selection.workers, context.stream().get(), "gated_linear.dx on wgmma");
 }
 
 }  // namespace
 
-void dx(const Context& context, const GatedDx& args) {
+void dx(const Context& context, const GatedDx& args, const Selection& selection) {
   visit_activation(args.activation, [&](auto activation) {
     const auto run_as = [&]<DType dtype, class T>() {
-      args.out ? run<activation, dtype, T, true>(context, args)
-               : run<activation, dtype, T, false>(context, args);
+      args.out ? run<activation, dtype, T, true>(context, args, selection)
+               : run<activation, dtype, T, false>(context, args, selection);
     };
     if (args.dout.dtype == DType::bf16) {
       run_as.template operator()<DType::bf16, __nv_bfloat16>();

@@ -8,7 +8,7 @@
 namespace warpwright::ops::gated_linear::cuda {
 namespace {
 
-using TileOfPairs = matmul::cuda::Tile<128, 192, 1, 1, 2, 1>;
+using TileOfPairs = matmul::cuda::TileOf<matmul::tile_of(kTile)>;
 
 template <GateActivation activation, class T>
 struct Forward {
@@ -104,7 +104,7 @@ struct Forward {
 };
 
 template <GateActivation activation, DType dtype, class T>
-void run(const Context& context, const GatedForward& args) {
+void run(const Context& context, const GatedForward& args, const Selection& selection) {
   using D = Forward<activation, T>;
   const std::int64_t M = args.x.shape[0], K = args.x.shape[1], F = args.out.shape[1];
   const matmul::cuda::Product product{
@@ -112,21 +112,21 @@ void run(const Context& context, const GatedForward& args) {
   const auto map = [&](void* data, std::int64_t stride) {
     return hopper::map_boxes<2>(data, dtype, {F, M}, {stride}, {32, kWarpRows}, 64);
   };
-  GatedParameters p{matmul::cuda::describe_factors<typename D::K>(product, raster_of(M)), {}};
+  GatedParameters p{matmul::cuda::describe_factors<typename D::K>(product, selection.raster), {}};
   p.product.out = map(args.out.data, F);
   p.product.extra = map(args.gate_up.data, 2 * F);
   p.up = map(static_cast<T*>(args.gate_up.data) + F, 2 * F);
-  launch<D>(p, context, "gated_linear.forward on wgmma");
+  launch<D>(p, selection.workers, context.stream().get(), "gated_linear.forward on wgmma");
 }
 
 }  // namespace
 
-void forward(const Context& context, const GatedForward& args) {
+void forward(const Context& context, const GatedForward& args, const Selection& selection) {
   visit_activation(args.activation, [&](auto activation) {
     if (args.x.dtype == DType::bf16) {
-      run<activation, DType::bf16, __nv_bfloat16>(context, args);
+      run<activation, DType::bf16, __nv_bfloat16>(context, args, selection);
     } else {
-      run<activation, DType::f16, __half>(context, args);
+      run<activation, DType::f16, __half>(context, args, selection);
     }
   });
 }

@@ -10,7 +10,7 @@
 //   Epilogue        begin(row, col) before the tile is multiplied, finish(sums) after it
 #pragma once
 
-#include "ops/gated_linear/cuda/outlet.cuh"
+#include "ops/gated_linear/cuda/epilogue.cuh"
 #include "ops/matmul/cuda/hopper/kernel.cuh"
 #include "ops/matmul/cuda/hopper/launch.cuh"
 
@@ -77,6 +77,7 @@ __global__ void __launch_bounds__(D::K::Tile::kThreads, 1)
   const Place<Tile> place;
   const int group = matmul::cuda::group_of_threads();
   gpu::let_next_kernel_begin();
+  if (threadIdx.x == 0) hopper::prefetch_map(&p.up);
   matmul::cuda::prepare<K>(p.product, shared, 0);
   typename K::Schedule schedule(p.product.work, place.worker, static_cast<int>(gridDim.x) / Tile::kCluster,
                                 Tile::kRows * Tile::kClusterDown);
@@ -94,23 +95,20 @@ __global__ void __launch_bounds__(D::K::Tile::kThreads, 1)
 #endif
 }
 
+// The kernel before has ended: the epilogue of dx reads gate and up without waiting for it.
 template <class D>
-void launch(const GatedParameters& p, const Context& context, std::string_view what) {
+void launch(const GatedParameters& p, int workers, cudaStream_t stream, std::string_view what) {
   using Tile = typename D::K::Tile;
   gpu::allow_shared(gated_kernel<D>, Tile::kSharedBytes);
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = Tile::kCluster;
   cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  const matmul::cuda::Work& work = p.product.work;
-  const int height = Tile::kRows * Tile::kClusterDown;
-  const std::int64_t tiles = std::int64_t{(work.rows + height - 1) / height} * work.col_tiles;
-  const int most = std::max(context.device().gpu.multiprocessors / Tile::kCluster, 1);
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(std::min<std::int64_t>(tiles, most)) * Tile::kCluster);
+  config.gridDim = dim3(static_cast<unsigned>(workers * Tile::kCluster));
   config.blockDim = dim3(Tile::kThreads);
   config.dynamicSmemBytes = Tile::kSharedBytes;
-  config.stream = context.stream().get();
+  config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = 1;
   warpwright::cuda::check(cudaLaunchKernelEx(&config, gated_kernel<D>, p), what);

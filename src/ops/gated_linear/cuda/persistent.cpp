@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "ops/gated_linear/cuda/persistent.hpp"
-#include "ops/matmul/selector.hpp"
 
 namespace warpwright::ops::gated_linear::cuda {
 namespace {
@@ -23,8 +22,8 @@ Refusal refuse_sizes(const matmul::Extent& extent, std::int64_t F, bool aligned)
 
 Refusal refuse_forward(const GatedForwardProblem& p, const DeviceInfo& device) {
   if (p.product.packed) return matmul::kNotPacked;
-  if (p.product.bias) return "no bias";
-  if (p.product.batch_invariant) return "whether it is chosen depends on the number of rows";
+  if (p.product.bias) return "does not add a bias";
+  if (p.product.batch_invariant) return "not batch-invariant";
   if (parts_are_forced(device, "matmul.forward", "gate.forward")) return kPartsForced;
   return refuse_sizes(matmul::extent_of(p.product), p.gate.columns, p.product.aligned && p.gate.aligned);
 }
@@ -34,38 +33,64 @@ Refusal refuse_dx(const GatedDxProblem& p, const DeviceInfo& device) {
   return refuse_sizes(matmul::extent_of(p.product), p.gate.columns, p.product.aligned && p.gate.aligned);
 }
 
-// The time of matmul's product with the same tile and an activation, or that of the memory.
-double seconds_of(matmul::Request request, double bytes, const DeviceInfo& device) {
-  constexpr matmul::TileShape kTile{128, 192, 1, 1, 2, 1};
+// The product's extent as the kernel has it, and an activation, whose time the gate's is close to.
+template <class Problem>
+matmul::Request request_of(const Problem& p) {
+  matmul::Request request = matmul::request_of(p.product);
   request.activation = Activation::gelu_tanh;
-  const int most = std::max(device.gpu.multiprocessors / kTile.cluster(), 1);
-  const auto workers = std::clamp<std::int64_t>(matmul::tiles_of(request.extent, kTile), 1, most);
-  return std::max(matmul::seconds_of(request, matmul::Schedule::persistent, matmul::tile_of(kTile),
-                                     static_cast<int>(workers)),
-                  bytes / matmul::kPassBandwidth);
+  return request;
 }
 
-double forward_cost(const GatedForwardProblem& p, const DeviceInfo& device) {
-  return seconds_of(matmul::request_of(p.product), p.bytes(), device);
+// As the selector of matmul would choose it, if this tile were all that it had.
+template <class Problem>
+Selection selection_of(const Problem& p, const DeviceInfo& device) {
+  const matmul::Request request = request_of(p);
+  const int most = std::max(device.gpu.multiprocessors / kTile.cluster(), 1);
+  Selection s;
+  s.tile = matmul::tile_of(kTile);
+  s.workers = static_cast<int>(std::clamp<std::int64_t>(matmul::tiles_of(request.extent, kTile), 1, most));
+  s.raster = request.extent.rows >= 16384 ? 4 : 16;
+  const double on_h200 = matmul::seconds_of(request, matmul::Schedule::persistent, s.tile, s.workers);
+  s.seconds =
+      std::max(on_h200 * (matmul::costs_of_h200().multiprocessors / std::max(device.gpu.multiprocessors, 1)),
+               p.bytes() / matmul::kPassBandwidth);
+  return s;
 }
-double dx_cost(const GatedDxProblem& p, const DeviceInfo& device) {
-  return seconds_of(matmul::request_of(p.product), p.bytes(), device);
+
+template <class Problem>
+double cost(const Problem& p, const DeviceInfo& device) {
+  return selection_of(p, device).seconds;
+}
+template <class Problem>
+std::string configuration(const Problem& p, const DeviceInfo& device) {
+  return matmul::describe(selection_of(p, device));
+}
+
+void run_forward(const Context& context, const GatedForward& args) {
+  forward(context, args, selection_of(args.problem(), context.device()));
+}
+void run_dx(const Context& context, const GatedDx& args) {
+  dx(context, args, selection_of(args.problem(), context.device()));
 }
 
 }  // namespace
 }  // namespace warpwright::ops::gated_linear::cuda
 
 namespace warpwright::ops {
+using namespace gated_linear;
 
-WARPWRIGHT_KERNEL(GatedForward, "cuda.persistent"_kernel) = {.needs = Needs::hopper,
-                                                             .dtypes = k16Bits,
-                                                             .run = gated_linear::cuda::forward,
-                                                             .refuse = gated_linear::cuda::refuse_forward,
-                                                             .cost = gated_linear::cuda::forward_cost};
+WARPWRIGHT_KERNEL(GatedForward, "cuda.persistent"_kernel) = {
+    .needs = Needs::hopper,
+    .dtypes = k16Bits,
+    .run = cuda::run_forward,
+    .refuse = cuda::refuse_forward,
+    .cost = cuda::cost<GatedForwardProblem>,
+    .configuration = cuda::configuration<GatedForwardProblem>};
 WARPWRIGHT_KERNEL(GatedDx, "cuda.persistent"_kernel) = {.needs = Needs::hopper,
                                                         .dtypes = k16Bits,
-                                                        .run = gated_linear::cuda::dx,
-                                                        .refuse = gated_linear::cuda::refuse_dx,
-                                                        .cost = gated_linear::cuda::dx_cost};
+                                                        .run = cuda::run_dx,
+                                                        .refuse = cuda::refuse_dx,
+                                                        .cost = cuda::cost<GatedDxProblem>,
+                                                        .configuration = cuda::configuration<GatedDxProblem>};
 
 }  // namespace warpwright::ops

@@ -63,10 +63,9 @@ __device__ inline void store_matrices(std::uint32_t address, const std::uint32_t
                : "memory");
 }
 
-// act(x), which has the bits of gate::act, and act'(x), both for results of 16 bits. silu' is
-// σ + x·σ·(1 − σ).
+// act(x) and act'(x) for results of 16 bits. act(x) has the bits of gate::act. silu' is σ + x·σ·(1 − σ).
 template <GateActivation activation, class T>
-__device__ gate::Curve curve(float x) {
+__device__ gate::Curve curve_of_16_bits(float x) {
   if constexpr (activation == GateActivation::silu) {
     const float sigmoid = gpu::reciprocal(1.0f + expf(-x));
     float c;  // x clamped, so that 0 meets no infinity; NaN stays NaN
