@@ -32,14 +32,6 @@ bool all_finite(const Tensor& tensor, const Stream& stream) {
   return true;
 }
 
-// Tokens whose logits are in memory at a time: all, or as many as fit in logits_mib, and at least one.
-std::int64_t logits_rows(const StepOptions& o) {
-  const std::int64_t N = o.B * o.T, most = o.logits_mib << 20;
-  const auto row = o.model->padded_vocab() * static_cast<std::int64_t>(size_of(o.dtype));
-  const std::int64_t chunks = (N * row + most - 1) / most;
-  return (N + chunks - 1) / chunks;
-}
-
 void add_gradients(Context& context, const DecoderParameters& sum, const DecoderParameters& addend) {
   ops::gradient_sum(context, {.sums = sum.tensors(), .firsts = sum.tensors(), .addends = addend.tensors()});
 }
@@ -131,6 +123,12 @@ std::string_view name_of(Optimizer optimizer) {
   return optimizer == Optimizer::muon ? "muon" : "adamw";
 }
 
+std::int64_t logits_rows(std::int64_t tokens, std::int64_t row_bytes, std::int64_t most_bytes) {
+  const std::int64_t fit = std::max<std::int64_t>(1, most_bytes / row_bytes);
+  const std::int64_t parts = (tokens + fit - 1) / fit;
+  return (tokens + parts - 1) / parts;
+}
+
 LayerMatrices muon_matrices(const StepOptions& options) {
   return options.optimizer == Optimizer::muon ? options.model->layer_matrices() : LayerMatrices();
 }
@@ -174,10 +172,13 @@ TrainingStep::Tensors TrainingStep::allocate_tensors(Allocator& allocator) const
   t.targets = allocator.allocate("targets", DType::i32, {N}, Category::batch);
   t.weights = allocator.allocate("loss_weights", accumulation, {N}, Category::batch);
   t.losses = allocator.allocate("losses", accumulation, {N}, Category::batch);
-  t.pass = model.allocate_training(
-      t.parameters, t.batch,
-      {.dtype = o.dtype, .logits_rows = logits_rows(o), .recompute = o.recompute, .norms = o.norms},
-      allocator);
+  const auto row = model.padded_vocab() * static_cast<std::int64_t>(size_of(o.dtype));
+  t.pass = model.allocate_training(t.parameters, t.batch,
+                                   {.dtype = o.dtype,
+                                    .logits_rows = logits_rows(N, row, o.logits_mib << 20),
+                                    .recompute = o.recompute,
+                                    .norms = o.norms},
+                                   allocator);
   const auto blocks = [&](const std::string& name, const std::vector<Tensor>& tensors) {
     return allocator.allocate(name, DType::f64, {ops::squares_blocks(tensors)}, Category::batch);
   };

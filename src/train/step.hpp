@@ -60,6 +60,10 @@ struct StepOptions {
   bool halt_on_non_finite = true;  // see TrainingStep::update
 };
 
+// The tokens that the head takes at a time, if the logits of one take row_bytes: as few equal parts of all
+// tokens as keep within most_bytes. A single token may take more.
+std::int64_t logits_rows(std::int64_t tokens, std::int64_t row_bytes, std::int64_t most_bytes);
+
 // The parameters that Muon updates.
 LayerMatrices muon_matrices(const StepOptions& options);
 

@@ -353,6 +353,34 @@ TEST_P(TrainerOnDevice, RecomputingChangesMemoryNotResults) {
   }
 }
 
+// As few parts as fit, and of these the most equal.
+TEST(LogitsRows, KeepWithinTheirLimit) {
+  constexpr std::int64_t kMiB = 1 << 20;
+  const auto parts = [](std::int64_t N, std::int64_t rows) { return (N + rows - 1) / rows; };
+  for (const std::int64_t vocab : {128, 300, 32000, 49152, 50304, 128256, 151936, 262144}) {
+    for (const std::int64_t row : {2 * vocab, 4 * vocab}) {
+      for (const std::int64_t most : {kMiB, 3 * kMiB, 256 * kMiB, 2048 * kMiB, kMiB * kMiB}) {
+        for (const std::int64_t N : {1, 2, 3, 255, 1024, 12288, 21345, 21346, 42690, 65536, 1048575}) {
+          const std::int64_t rows = logits_rows(N, row, most), fit = std::max<std::int64_t>(1, most / row);
+          ASSERT_GE(rows, 1);
+          ASSERT_LE(rows, std::min(N, fit)) << N << " tokens of " << row << " bytes in " << most;
+          ASSERT_EQ(parts(N, rows), parts(N, fit));
+          if (rows > 1) ASSERT_GT(parts(N, rows - 1), parts(N, rows));
+        }
+      }
+    }
+  }
+  EXPECT_EQ(logits_rows(1000, 2 * kMiB, kMiB), 1);  // a single token takes more
+  EXPECT_EQ(logits_rows(3, 4, 7), 1);
+  EXPECT_EQ(logits_rows(10, 1, 9), 5);
+  // GPT-2 with the default limit, in bf16 and in fp32.
+  const std::int64_t most = StepOptions().logits_mib << 20;
+  EXPECT_EQ(logits_rows(16384, 2 * 50304, most), 16384);
+  EXPECT_EQ(logits_rows(65536, 2 * 50304, most), 16384);
+  EXPECT_EQ(logits_rows(16384, 4 * 50304, most), 8192);
+  EXPECT_EQ(logits_rows(65536, 4 * 50304, most), 9363);
+}
+
 // The head takes the tokens of a slice in parts whose logits fit, and trains the same, to rounding.
 TEST_P(TrainerOnDevice, LogitsInPartsSaveMemory) {
   TrainOptions o = options("whole");
