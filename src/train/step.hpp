@@ -55,7 +55,7 @@ struct StepOptions {
   double weight_decay = 0.1;
   Recompute recompute = Recompute::none;
   NormBackwardFrom norms = NormBackwardFrom::input;  // output: not with Recompute::norm or block
-  std::int64_t logits_mib = 2048;  // most MiB for logits: if all take more, the batch's tokens take turns
+  std::int64_t logits_mib = 2048;  // most MiB for logits; a slice that needs more passes the head in parts
   bool decay_all = false;          // decay biases and layer normalization too, not only matrices
   bool halt_on_non_finite = true;  // see TrainingStep::update
 };
@@ -209,7 +209,7 @@ class TrainingStep {
   void add_slice();
   // Makes the stream wait for the parameters that other ranks have updated.
   void wait_for_parameters();
-  // LM head and classifier, chunk by chunk of rows. With gradients, also the head's backward.
+  // LM head and classifier, part by part (logits_rows). With gradients, also the head's backward.
   void run_head(const Tensors& t, const DecoderParameters* gradients);
   // Makes the factor of update() NaN if a loss is not finite. A logit of −inf makes the loss infinite and
   // leaves the gradient finite.
