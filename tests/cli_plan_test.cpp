@@ -76,6 +76,26 @@ TEST_F(PlanTest, AnotherSizeIsScaledAndSaysSo) {
   EXPECT_NE(std::string(plan["kernels"]["source"]).find("scaled by operation"), std::string::npos);
 }
 
+// A record's step with another --logits-mib is used as it is, or not at all.
+TEST_F(PlanTest, AStepWithOtherPartsOfLogitsIsNotScaled) {
+  auto record = nlohmann::json::parse(read_file(folder / "record.json", 1 << 20));
+  auto in_parts = record["steps"][0];
+  in_parts["batch"] = 8;
+  in_parts["logits_mib"] = 64;
+  in_parts["ms_median"] = 160;
+  record["steps"].push_back(in_parts);
+  put("record.json", record.dump());
+  const std::vector<std::string> whole = {"--model", "gpt2:124M", "--batch", "8"},
+                                 parts = {"--model", "gpt2:124M", "--batch", "8", "--logits-mib", "64"};
+  EXPECT_DOUBLE_EQ(planned(parts)["kernels"]["forward_ms"], 40);
+  EXPECT_DOUBLE_EQ(planned(whole)["kernels"]["forward_ms"], 8);
+  record["steps"].erase(0);
+  put("record.json", record.dump());
+  fails(1,
+        {"plan", "--dtype", "bf16", "--record", path("record.json"), "--model", "gpt2:124M", "--batch", "8"},
+        {"record.json", "only steps that", "--logits-mib"});
+}
+
 // Products grow with the matrices, attention with the layers' width alone.
 TEST_F(PlanTest, EachKindOfOperationIsScaledByItsOwnWork) {
   const auto matrices = [](double layers, double C) { return layers * 12 * C * C + 50304 * C; };

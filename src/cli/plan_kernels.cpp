@@ -266,6 +266,7 @@ KernelTimes recorded_kernels(const std::filesystem::path& record, const std::str
     }
     const double distance = std::abs(std::log(step.flops() / flops));
     if (step.recompute != "none" || step.memory_efficient_norm || distance >= least) continue;
+    if (step.logits_mib != StepOptions().logits_mib) continue;
     // Muon's products grow in another way than the model's.
     if (asked.optimizer == Optimizer::muon || step.optimizer != name_of(Optimizer::adamw)) continue;
     least = distance;
@@ -276,8 +277,8 @@ KernelTimes recorded_kernels(const std::filesystem::path& record, const std::str
       throw Error("has no step of exactly this kind with Muon, and others say too little about it",
                   record.string(),
                   "leave --record out, or record `warpwright bench step --optimizer muon --json`");
-    throw Error("has only steps that recompute, keep less, or use another optimizer", record.string(),
-                kRemedy);
+    throw Error("has only steps that recompute, keep less, or use another --logits-mib or optimizer",
+                record.string(), kRemedy);
   }
   return scaled(*nearest, asked, record);
 }
