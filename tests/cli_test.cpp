@@ -11,6 +11,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -535,6 +536,13 @@ TEST_F(CliTest, WhatDoesNotFitInMemorySaysWhatWould) {
   refused({"--layers", "4", "--heads", "256", "--channels", "65536", "--vocab", "300", "--batch", "4",
            "--total-batch", "512"},
           {"memory plan", "smaller model or --seq: --recompute block would need"});
+  // The logits of this slice take 1 TiB and all else little: fewer logits at a time are enough.
+  const ProcessResult logits =
+      run({"train", "--seq", "64", "--data", path("many"), "--out", path("never"), "--layers", "1", "--heads",
+           "1", "--channels", "8", "--vocab", "4194304", "--batch", "1024", "--logits-mib", "1048576"});
+  EXPECT_EQ(logits.code, 1) << logits.err;
+  EXPECT_TRUE(std::regex_search(logits.err, std::regex("memory plan.*; --logits-mib [0-9]+ would need")))
+      << logits.err;
 }
 
 TEST_F(CliTest, ATextWithFewPairsGivesFewTokens) {

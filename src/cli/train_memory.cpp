@@ -31,9 +31,9 @@ class Search {
   Search(Context& context, const Trainer& trainer, const RankDevices& devices, const Comm& comm)
       : context_(context), options_(trainer.options()), devices_(devices), comm_(comm) {}
 
-  // Tries more shards and then more recomputation at the same --batch, and then smaller slices, which divide
-  // this one so that --total-batch can stay. If nothing fits, names the plan that needs least: smaller slices
-  // are more slices, whose sums may take more than their activations save.
+  // Tries more shards, then fewer logits at a time and then more recomputation at the same --batch, and then
+  // smaller slices, which divide this one so that --total-batch can stay. If nothing fits, names the plan
+  // that needs least: smaller slices are more slices, whose sums may take more than their activations save.
   std::string smallest_change() {
     const bool from_output = options_.step.norms == NormBackwardFrom::output;  // not with norm and block
     const Recompute asked = options_.step.recompute, most = from_output ? Recompute::gelu : Recompute::block;
@@ -44,15 +44,18 @@ class Search {
       for (const Recompute recompute : kRecomputes) {
         const bool between = recompute != asked && recompute != most;
         if (recompute < asked || recompute > most || (batch < options_.step.B && between)) continue;
-        for (const Sharding sharding : possible_shardings(options_, comm_.size())) {
-          const RankDevices::Use use = use_with(batch, recompute, sharding);
-          const std::string flags = flag("--batch", batch, options_.step.B) +
-                                    flag("--recompute", name_of(recompute), name_of(asked)) +
-                                    shard_flag(sharding);
-          if (use.fits()) return would_need(flags, use.needed);
-          if (use.needed >= least) continue;
-          least = use.needed;
-          least_flags = flags;
+        for (const std::int64_t mib : logits_limits(batch)) {
+          for (const Sharding sharding : possible_shardings(options_, comm_.size())) {
+            const RankDevices::Use use = use_with(batch, mib, recompute, sharding);
+            const std::string flags = flag("--batch", batch, options_.step.B) +
+                                      flag("--logits-mib", mib, options_.step.logits_mib) +
+                                      flag("--recompute", name_of(recompute), name_of(asked)) +
+                                      shard_flag(sharding);
+            if (use.fits()) return would_need(flags, use.needed);
+            if (use.needed >= least) continue;
+            least = use.needed;
+            least_flags = flags;
+          }
         }
       }
     }
@@ -62,10 +65,25 @@ class Search {
   }
 
  private:
-  RankDevices::Use use_with(std::int64_t batch, Recompute recompute, Sharding sharding) {
+  // The present --logits-mib, and its halves that make the parts of such a slice smaller. Parts of less than
+  // kLeastLogits save little and slow the head down.
+  std::vector<std::int64_t> logits_limits(std::int64_t batch) const {
+    constexpr std::int64_t kLeastLogits = 256;
+    const StepOptions& s = options_.step;
+    const auto row = s.model->padded_vocab() * static_cast<std::int64_t>(size_of(s.dtype));
+    std::vector<std::int64_t> limits = {s.logits_mib};
+    for (std::int64_t mib = s.logits_mib / 2; mib >= kLeastLogits; mib /= 2) {
+      if (logits_rows(batch * s.T, row, mib << 20) < batch * s.T) limits.push_back(mib);
+    }
+    return limits;
+  }
+
+  RankDevices::Use use_with(std::int64_t batch, std::int64_t logits_mib, Recompute recompute,
+                            Sharding sharding) {
     TrainOptions o = options_;
     if (o.step.slices > 1) o.step.slices *= o.step.B / batch;
     o.step.B = batch;
+    o.step.logits_mib = logits_mib;
     o.step.recompute = recompute;
     o.step.sharding = sharding;
     return devices_.tightest(memory_of_ranks(comm_, planned_rank_memory(context_, o, comm_)));
