@@ -840,7 +840,9 @@ TEST_F(RanksUnderWay, TheOthersEndIfOneHangs) {
     const pid_t launcher = started(fmt::format("hung{}", hung));
     ASSERT_GT(launcher, 0) << read_file(folder / "err", 1 << 20);
     const auto start = std::chrono::steady_clock::now();
-    ::kill(child_of(launcher, hung), SIGSTOP);
+    const pid_t rank = child_of(launcher, hung);
+    ASSERT_GT(rank, 0);
+    ::kill(rank, SIGSTOP);
     EXPECT_NE(wait_for(launcher), 0);
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
     const Words lines = own_lines(read_file(folder / "err", 1 << 20));
@@ -858,6 +860,7 @@ TEST_F(RanksUnderWay, ASlowRankIsNamed) {
                                        folder / "err", nullptr, "mpirun");
   ASSERT_GT(when_under_way(launcher, folder / "slow"), 0) << read_file(folder / "err", 1 << 20);
   const pid_t rank = child_of(launcher);
+  ASSERT_GT(rank, 0);
   int status = 0;
   while (waitpid(launcher, &status, WNOHANG) == 0) {  // the rank works a third of the time
     ::kill(rank, SIGSTOP);

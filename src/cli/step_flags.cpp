@@ -28,7 +28,7 @@ void StepFlags::add_to(CLI::App& command, StepOptions& step) {
       ->check(one_of(recompute_names()));
   command
       .add_option("--logits-mib", step.logits_mib,
-                  "Most memory for logits, in MiB. A slice whose logits need more passes the head in parts")
+                  "Most memory for logits, in MiB; larger slices go through the head in parts")
       ->capture_default_str()
       ->check(at_least(1));
   command.add_flag("--memory-efficient-norm", memory_efficient_norm,

@@ -65,15 +65,16 @@ class Search {
   }
 
  private:
-  // The present --logits-mib, and its halves that make the parts of such a slice smaller. Parts of less than
-  // kLeastLogits save little and slow the head down.
+  // The present --logits-mib, and its halves that make the parts of such a slice smaller. Below
+  // kLeastLogits, smaller parts save little and slow the head down.
   std::vector<std::int64_t> logits_limits(std::int64_t batch) const {
     constexpr std::int64_t kLeastLogits = 256;
     const StepOptions& s = options_.step;
     const auto row = s.model->padded_vocab() * static_cast<std::int64_t>(size_of(s.dtype));
+    const auto rows = [&](std::int64_t mib) { return logits_rows(batch * s.T, row, mib << 20); };
     std::vector<std::int64_t> limits = {s.logits_mib};
     for (std::int64_t mib = s.logits_mib / 2; mib >= kLeastLogits; mib /= 2) {
-      if (logits_rows(batch * s.T, row, mib << 20) < batch * s.T) limits.push_back(mib);
+      if (rows(mib) < rows(limits.back())) limits.push_back(mib);
     }
     return limits;
   }

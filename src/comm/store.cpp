@@ -80,14 +80,18 @@ class Store::Network {
     return options_.rank == 0 ? std::nullopt : told_;
   }
 
-  // Tells the others that this rank cannot go on. The first thread that calls it says why.
+  // Tells the others that this rank cannot go on. The first thread that calls it says why, unless another
+  // rank does.
   std::optional<Ending> fail(Ending ending) {
     std::unique_lock lock(mutex_);
-    if (failing_) return failing_;
-    failing_ = ending;
-    asio::post(io_, [this, ending] { connection_->send(Kind::failed, store::packed({ending})); });
+    const bool is_first = !failing_;
+    if (is_first) {
+      failing_ = ending;
+      asio::post(io_, [this, ending] { connection_->send(Kind::failed, store::packed({ending})); });
+    }
     changed_.wait_for(lock, kMostFarewell, [this] { return may_speak_ || verdict_; });
-    return verdict_ ? std::optional(verdict_->ending) : std::nullopt;
+    if (verdict_) return verdict_->ending;
+    return is_first ? std::nullopt : failing_;
   }
 
   void wait_too_long(std::chrono::seconds limit) {
@@ -183,7 +187,7 @@ class Store::Network {
         socket.set_option(tcp::no_delay(true), failed);  // reading notes the failure
         return socket;
       }
-      if (Clock::now() >= deadline) not_reached(failed.message(), unknown == asio::error::host_not_found);
+      if (Clock::now() >= deadline) not_reached(failed.message(), bool(unknown));
       wait_until(std::min(deadline, Clock::now() + kRetry), [] { return false; });
     }
   }

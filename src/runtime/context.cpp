@@ -18,7 +18,7 @@ std::size_t end_of_item(std::string_view text) {
   int depth = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (text[i] == '[') ++depth;
-    if (text[i] == ']') --depth;
+    if (text[i] == ']' && depth > 0) --depth;
     if (text[i] == ',' && depth == 0) return i;
   }
   return text.size();

@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "core/error.hpp"
@@ -27,8 +29,9 @@ std::optional<Owner> owner_in(int fd) {
   char bytes[64];
   const ssize_t got = ::pread(fd, bytes, sizeof bytes, 0);
   const std::string_view text(bytes, got > 0 ? static_cast<std::size_t>(got) : 0);
-  if (!text.starts_with(kOwnerPrefix) || !text.ends_with('\n')) return std::nullopt;
-  const std::string_view pid = text.substr(kOwnerPrefix.size(), text.size() - kOwnerPrefix.size() - 1);
+  const std::size_t end = text.find('\n');  // more may follow if write_owner() was killed
+  if (!text.starts_with(kOwnerPrefix) || end == std::string_view::npos) return std::nullopt;
+  const std::string_view pid = text.substr(kOwnerPrefix.size(), end - kOwnerPrefix.size());
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   struct stat file {};
   if (pid.empty() || !std::all_of(pid.begin(), pid.end(), is_digit) || ::fstat(fd, &file) != 0) {
@@ -90,15 +93,13 @@ std::optional<Taken> take(const fs::path& folder) {
   const fs::path path = FolderLock::file_in(folder);
   std::optional<LockFile> file = open_lock_file(path);
   if (!file) return std::nullopt;
-  const std::optional<Owner> owner = owner_in(file->fd.get());
   try {
-    if (!lock_file(file->fd.get(), path)) return Taken{{}, false, owner};
+    if (!lock_file(file->fd.get(), path)) return Taken{{}, false, owner_in(file->fd.get())};
   } catch (const Error&) {
     if (file->is_new) ::unlink(path.c_str());  // no process can lock it
     throw;
   }
   if (!is_named(file->fd.get(), path)) return std::nullopt;
-  // Again: another process may have had the lock meanwhile.
   const std::optional<Owner> before = owner_in(file->fd.get());
   if (file->is_new || before) write_owner(file->fd.get(), std::to_string(::getpid()));
   return Taken{std::move(file->fd), file->is_new, before};
@@ -131,7 +132,11 @@ FolderLock::FolderLock(const fs::path& folder) {
     errno = ENOENT;
     throw_system_error("lock", folder.string(), kCheckPath);
   }
-  if (!taken->fd) throw in_use(folder, taken->owner);
+  for (int i = 0; taken && !taken->fd && i < 10; ++i) {  // a process may only be asking: require_free()
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    taken = take(folder);
+  }
+  if (!taken || !taken->fd) throw in_use(folder, taken ? taken->owner : std::nullopt);
   fd_ = std::move(taken->fd);
   made_its_file_ = taken->is_new;
   before_ = taken->owner;

@@ -21,8 +21,8 @@ class FolderLock {
   // Nothing if another process has the lock, or if the folder is gone.
   static std::optional<FolderLock> try_lock(const std::filesystem::path& folder);
 
-  // Throws as the constructor does if another process has the lock, and changes nothing. The folder may be
-  // missing.
+  // Throws as the constructor does if another process has the lock. It writes nothing, but shares the lock
+  // with others that ask for a moment, in which a try_lock() fails. The folder may be missing.
   static void require_free(const std::filesystem::path& folder);
 
   static std::filesystem::path file_in(const std::filesystem::path& folder) { return folder / "lock"; }

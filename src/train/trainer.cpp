@@ -524,7 +524,9 @@ TrainerState Trainer::state() const {
 void Trainer::keep_folder() {
   folder_->keep();
   const auto& tuned = context_.options().tuned;
-  if (tuned && !std::exchange(table_is_written_, true)) tuned->write(options_.out / kTunedFile);
+  if (!tuned || table_is_written_) return;
+  tuned->write(options_.out / kTunedFile);
+  table_is_written_ = true;
 }
 
 void Trainer::write_checkpoint(CheckpointWriter::Mode mode) {
