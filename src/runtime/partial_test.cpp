@@ -98,7 +98,7 @@ TEST_F(PartialTest, AProcessThatASignalEndsTakesItsPartialsAlong) {
                 try {
                   AtomicFile file(folder / "file");
                   AtomicFolder output(folder / "new");
-                  for (int i = 0;; ++i) OutputFile(output.folder() / std::to_string(i)).close();
+                  for (int i = 0;; ++i) OutputFile(output.folder() / std::to_string(i % 100)).close();
                 } catch (const Error&) {
                   ::pause();  // its output has been removed and the process is about to end
                 }
