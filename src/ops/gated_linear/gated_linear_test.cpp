@@ -102,11 +102,8 @@ TEST_P(Dx, MatchesTheReference) {
 TEST_P(Forward, OutHasTheBitsOfTheGateAlone) {
   const std::string name = GetParam();
   const auto& variant = find_variant(gated_forward_op(), name);
-  const auto& gate_variant =
-      find_variant(gate_forward_op(), name.starts_with("cuda.") ? "cuda.packed" : kReference);
   Tally tally;
   for (const DType dtype : dtypes_for(gated_forward_op(), name)) {
-    if (!name.starts_with("cuda.") || size_of(dtype) != 2) continue;
     for (const GateActivation activation : kGateActivations) {
       Fixture fixture(5);
       const auto args = gated_linear::make_forward({300, 200, 136}, dtype, activation, fixture);
@@ -116,11 +113,12 @@ TEST_P(Forward, OutHasTheBitsOfTheGateAlone) {
       run_variant(gated_forward_op(), variant, args, 1);
       GateForward gate = gated_linear::gate_of(args);
       gate.out = fixture.output(dtype, gate.out.shape);
-      run_variant(gate_forward_op(), gate_variant, gate, 1);
+      const auto choice = choose(device_for(name), gate_forward_op(), gate.problem());
+      run_variant(gate_forward_op(), *choice.variant, gate, 1);
       EXPECT_EQ(elements_of(gate.out), elements_of(args.out)) << name_of(dtype) << ' ' << name_of(activation);
     }
   }
-  if (tally.none()) GTEST_SKIP() << (tally.refusal().empty() ? "no bits to compare" : tally.refusal());
+  if (tally.none()) GTEST_SKIP() << tally.refusal();
 }
 
 // A backward that is given the forward's gate_up computes the forward's out again, bit by bit.
