@@ -20,9 +20,9 @@ struct OnRanksFlags {
   std::int64_t collective_timeout = 600;  // seconds
   const CLI::App* command = nullptr;      // whose name and options the ranks compare
 
-  // Adds them to a command that calls run_on_ranks(). After --device, which --gpus excludes.
+  // Adds these options to a command that calls run_on_ranks(), after --device, which --gpus excludes.
   void add_to(CLI::App& app);
-  // For a command that calls it without these options.
+  // For a command that calls run_on_ranks() but has none of these options.
   void set_command(const CLI::App& app);
 };
 

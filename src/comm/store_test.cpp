@@ -24,7 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-int tests = 0;  // that have begun
+int tests_begun = 0;
 
 // A test may get the port of an earlier one, whose floor this process has. So each test is a job of its own.
 StoreOptions options_of(int rank, int ranks, int port) {
@@ -32,7 +32,7 @@ StoreOptions options_of(int rank, int ranks, int port) {
           .ranks = ranks,
           .address = "127.0.0.1",
           .port = port,
-          .job = fmt::format("test {} of process {}", tests, ::getpid()),
+          .job = fmt::format("test {} of process {}", tests_begun, ::getpid()),
           .patience = 20s};
 }
 
@@ -55,7 +55,7 @@ pid_t idle_process(const StoreOptions& options, int times = 0) {
 
 class StoreTest : public testing::Test {
  protected:
-  StoreTest() { ++tests; }
+  StoreTest() { ++tests_begun; }
 
   // Runs these ranks, each with `work`, and waits for them.
   template <class Work>
@@ -539,6 +539,17 @@ TEST_F(StoreTest, OneOfTheThreadsOfARankSaysWhy) {
     if (rank == 1) {
       EXPECT_EQ(store.fail(Ending::wrong_usage), std::nullopt);
       EXPECT_EQ(store.fail(Ending::loss), Ending::wrong_usage);
+    }
+    return std::vector<std::string>();
+  });
+}
+
+TEST_F(StoreTest, AllThreadsOfARankEndLikeTheRankThatSaysWhy) {
+  run(all(3), [&](int rank, Store& store) {
+    if (rank == 1 && !store.fail(Ending::error)) throw Error("fails", "test", "none");
+    EXPECT_THROW(gather_once(rank, store), Error);
+    if (rank == 2) {
+      for (int thread = 0; thread < 2; ++thread) EXPECT_EQ(store.fail(Ending::loss), Ending::error);
     }
     return std::vector<std::string>();
   });

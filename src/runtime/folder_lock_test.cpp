@@ -1,7 +1,9 @@
 #include "runtime/folder_lock.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -45,6 +47,13 @@ TEST_F(FolderLockTest, AUsersFileKeepsItsContent) {
     EXPECT_EQ(content(), mine);
     EXPECT_TRUE(child_sees("is in use by another process"));
   }
+}
+
+// A process that was killed between writing its PID and cutting off the rest of a longer one.
+TEST_F(FolderLockTest, ATornFileNamesTheNextOwner) {
+  put("lock", "warpwright process 98765\n7\n");
+  const FolderLock lock(folder);
+  EXPECT_EQ(read_file(folder / "lock", 100), fmt::format("warpwright process {}\n", ::getpid()));
 }
 
 TEST_F(FolderLockTest, WhetherAFolderIsFreeIsAskedWithoutLockingIt) {

@@ -12,8 +12,8 @@ namespace warpwright {
 // Exclusive use of a folder (FolderLock). The object remembers what this process makes: the folder, its
 // parents, its lock, and folders in it. All of this is removed again, with the object or when the process
 // ends (remove_live_partials()), unless keep() says that the work has begun. Everything else stays, and so
-// does a folder into which somebody else has put something. A lock's file that was there names its owner
-// before again.
+// does a folder into which somebody else has put something. An existing lock file gets its previous owner
+// back.
 class ProvisionalFolder {
  public:
   // Makes the folder and its missing parents. Throws if another process has the lock.
