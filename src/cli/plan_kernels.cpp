@@ -47,8 +47,10 @@ constexpr std::size_t kGrowths = 4;
 using ByGrowth = std::array<double, kGrowths>;
 
 Growth growth_of(const std::string& op) {
-  if (op.starts_with("matmul.") || op.starts_with("gated_linear.")) return products;
-  if (op.starts_with("attention.")) return attention;
+  for (const char* name : {"matmul.", "gated_linear.", "rotated_linear."}) {
+    if (op.starts_with(name)) return products;
+  }
+  if (op.starts_with("attention.") || op.starts_with("rotated_attention.")) return attention;
   return op == "classifier" ? logits : activations;
 }
 

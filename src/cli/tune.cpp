@@ -18,6 +18,7 @@
 #include "ops/gated_linear/gated_linear.hpp"
 #include "ops/matmul/products_bench.hpp"
 #include "ops/matmul/timer_bench.hpp"
+#include "ops/rotated_linear/rotated_linear.hpp"
 #include "runtime/file.hpp"
 #include "train/step.hpp"
 
@@ -57,14 +58,16 @@ void add(std::vector<Problem>& list, const Problem& problem) {
   if (std::ranges::find(list, problem) == list.end()) list.push_back(problem);
 }
 
-// The products of a step, which are the same for any number of slices. A gated product counts as one without
-// its gate.
+// The products of a step, which are the same for any number of slices. A gated or rotated product counts as
+// one without its gate or rotation.
 Problems problems_of_step(const TuneFlags& flags) {
   Problems problems;
   Context context(flags.device.context_options(flags.step.dtype), flags.device.place());
   const TrainingStep step(context, flags.options);  // plans its memory, but does not allocate it
   for (const auto& met : met_problems(context, matmul_forward_op())) add(problems.forward, met.problem);
   for (const auto& met : met_problems(context, gated_forward_op()))
+    add(problems.forward, met.problem.product);
+  for (const auto& met : met_problems(context, rotated_forward_op()))
     add(problems.forward, met.problem.product);
   for (const auto& met : met_problems(context, matmul_dx_op())) add(problems.dx, met.problem);
   for (const auto& met : met_problems(context, gated_dx_op())) add(problems.dx, met.problem.product);

@@ -27,4 +27,13 @@ void gated_linear_forward(Context& context, const Linear& layer, ops::GatedForwa
   gate_forward(context, ops::gated_linear::gate_of(args));
 }
 
+void rotated_linear_forward(Context& context, const Linear& layer, ops::RotatedForward args) {
+  args.weight = layer.weight;
+  args.bias = layer.bias;
+  args.packed = layer.packed;
+  if (!layer.int8) return rotated_forward(context, args);
+  linear_forward(context, layer, ops::rotated_linear::product_of(args));
+  rope_forward(context, ops::rotated_linear::rope_of(args));
+}
+
 }  // namespace warpwright

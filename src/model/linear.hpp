@@ -3,6 +3,7 @@
 
 #include "ops/gated_linear/gated_linear.hpp"
 #include "ops/matmul/matmul.hpp"
+#include "ops/rotated_linear/rotated_linear.hpp"
 #include "runtime/context.hpp"
 
 namespace warpwright {
@@ -18,7 +19,9 @@ struct Linear {
 // computes all rows. Throws Error if it is in int8 and has preact or a scale.
 void linear_forward(Context& context, const Linear& layer, ops::MatmulForward args);
 
-// The same for a layer that makes gate and up, with the gate after it.
+// The same for a layer that makes gate and up, with the gate after it; and for one that makes q, k and v,
+// with the rotation of q and k after it.
 void gated_linear_forward(Context& context, const Linear& layer, ops::GatedForward args);
+void rotated_linear_forward(Context& context, const Linear& layer, ops::RotatedForward args);
 
 }  // namespace warpwright

@@ -11,6 +11,7 @@
 #include "ops/matmul/matmul.hpp"
 #include "ops/norm/norm.hpp"
 #include "ops/rope/rope.hpp"
+#include "ops/rotated_attention/rotated_attention.hpp"
 
 namespace warpwright {
 namespace {
@@ -132,24 +133,36 @@ void attention_to_cache(Context& ctx, const TransformerPass& t, const Transforme
                          .window = p.window});
 }
 
+// In the place of q and k: their gradients before the positions were rotated into them, if they were.
 void attention_gradient(Context& ctx, const TransformerPass& t, const TransformerBlock& p,
                         const TransformerBlockActivations& a, const TransformerBackwardBuffers::Block& d) {
   const Tensor qk = attended(t.d, a);
-  attention_backward(ctx, {.q = q_of(t.d, qk),
-                           .k = k_of(t.d, qk),
-                           .v = v_of(t.d, a.qkv),
-                           .cu_seqlens_q = t.batch.cu_seqlens,
-                           .cu_seqlens_k = t.batch.cu_seqlens,
-                           .out = a.att,
-                           .lse = a.lse,
-                           .dout = d.datt,
-                           .dq = q_of(t.d, d.dqkv),
-                           .dk = k_of(t.d, d.dqkv),
-                           .dv = v_of(t.d, d.dqkv),
-                           .scale = attention_scale(t.d.head_size),
-                           .mask = Mask::causal,
-                           .window = p.window,
-                           .max_seqlen = t.batch.max_seqlen});
+  AttentionBackward args{.q = q_of(t.d, qk),
+                         .k = k_of(t.d, qk),
+                         .v = v_of(t.d, a.qkv),
+                         .cu_seqlens_q = t.batch.cu_seqlens,
+                         .cu_seqlens_k = t.batch.cu_seqlens,
+                         .out = a.att,
+                         .lse = a.lse,
+                         .dout = d.datt,
+                         .dq = {},
+                         .dk = {},
+                         .dv = v_of(t.d, d.dqkv),
+                         .scale = attention_scale(t.d.head_size),
+                         .mask = Mask::causal,
+                         .window = p.window,
+                         .max_seqlen = t.batch.max_seqlen};
+  if (t.d.rope) {
+    return rotated_attention_backward(ctx, {.attention = args,
+                                            .dqk = qk_of(t.d, d.dqkv),
+                                            .positions = t.batch.positions,
+                                            .cos = t.rope.cos,
+                                            .sin = t.rope.sin,
+                                            .wrong = t.rope.wrong});
+  }
+  args.dq = q_of(t.d, d.dqkv);
+  args.dk = k_of(t.d, d.dqkv);
+  attention_backward(ctx, args);
 }
 
 // Each head of q and k by itself, if the model has QK norm.
@@ -190,14 +203,34 @@ void rotate(Context& ctx, const TransformerPass& t, const Tensor& qk) {
                      .out = qk,
                      .wrong = t.rope.wrong});
 }
-void rotate_back(Context& ctx, const TransformerPass& t, const Tensor& dqk) {
-  if (!t.d.rope) return;
-  rope_backward(ctx, {.dout = dqk,
-                      .positions = t.batch.positions,
-                      .cos = t.rope.cos,
-                      .sin = t.rope.sin,
-                      .dx = dqk,
-                      .wrong = t.rope.wrong});
+
+// norm1 to q, k and v, as attention reads them.
+void project(Context& ctx, const TransformerPass& t, const TransformerBlock& p,
+             const TransformerBlockActivations& a, bool batch_invariant) {
+  if (t.d.rope && !t.d.qk_norm) {
+    return rotated_linear_forward(ctx, p.qkv,
+                                  {.x = a.norm1.out,
+                                   .weight = p.qkv.weight,
+                                   .bias = p.qkv.bias,
+                                   .out = a.qkv,
+                                   .rotated = t.d.heads + t.d.key_heads,
+                                   .positions = t.batch.positions,
+                                   .cos = t.rope.cos,
+                                   .sin = t.rope.sin,
+                                   .wrong = t.rope.wrong,
+                                   .batch_invariant = batch_invariant,
+                                   .next_weight = p.attproj.weight});
+  }
+  linear_forward(ctx, p.qkv,
+                 {.x = a.norm1.out,
+                  .weight = p.qkv.weight,
+                  .bias = p.qkv.bias,
+                  .out = matrix(a.qkv),
+                  .preact = {},
+                  .batch_invariant = batch_invariant,
+                  .next_weight = p.attproj.weight});
+  normalize_heads(ctx, t.d, p, a);
+  rotate(ctx, t, attended(t.d, a));
 }
 
 // norm2 to fc: a product and its activation, or a product for gate and up and the gate.
@@ -253,16 +286,7 @@ const Tensor& input_of_mlp(const TransformerDescription& d, const Tensor& x,
 void block_inside(Context& ctx, const TransformerPass& t, const TransformerBlock& p, const Tensor& x,
                   const TransformerBlockActivations& a, const Caching& caching, const LayerCache* cache) {
   const bool invariant = caching.batch_invariant;
-  linear_forward(ctx, p.qkv,
-                 {.x = a.norm1.out,
-                  .weight = p.qkv.weight,
-                  .bias = p.qkv.bias,
-                  .out = matrix(a.qkv),
-                  .preact = {},
-                  .batch_invariant = invariant,
-                  .next_weight = p.attproj.weight});
-  normalize_heads(ctx, t.d, p, a);
-  rotate(ctx, t, attended(t.d, a));
+  project(ctx, t, p, a, invariant);
   if (cache && caching.reads_cache) {
     attention_to_cache(ctx, t, p, a, *cache, caching.places);
   } else {
@@ -338,9 +362,7 @@ void block_backward(Context& ctx, const TransformerPass& t, const TransformerBlo
   matmul_dx(ctx, {dresidual, p.attproj.weight, {}, matrix(d.datt)});
   if (t.d.parallel) mlp_to_residual();
   attention_gradient(ctx, t, p, a, d);
-  const Tensor dqk = qk_of(t.d, d.dqkv);
-  rotate_back(ctx, t, dqk);
-  normalize_heads_backward(ctx, t.d, p, a, dqk, g);
+  normalize_heads_backward(ctx, t.d, p, a, qk_of(t.d, d.dqkv), g);
   if (!at_input) qkv_gradient();
   matmul_dx(ctx, {matrix(d.dqkv), p.qkv.weight, {}, d.dnorm1});
   normalize_backward(ctx, t.d, d.dnorm1, x, p.norm1, a.norm1, dresidual, g.norm1, Store::add);

@@ -1,22 +1,17 @@
 // The oracle: the oracles of the product and of the gate, one after the other.
-#include "ops/gated_linear/gated_linear.hpp"
+#include "ops/gated_linear/kernels.hpp"
 
 namespace warpwright::ops::gated_linear {
 namespace {
 
-template <class A>
-void run_oracle(const Context& context, const Op<A>& op, const A& args) {
-  op.variants.back().run(context, args);
-}
-
 void forward_reference(const Context& context, const GatedForward& args) {
-  run_oracle(context, matmul_forward_op(), product_of(args));
-  run_oracle(context, gate_forward_op(), gate_of(args));
+  run_oracle_of_part(context, matmul_forward_op(), product_of(args));
+  run_oracle_of_part(context, gate_forward_op(), gate_of(args));
 }
 
 void dx_reference(const Context& context, const GatedDx& args) {
-  run_oracle(context, matmul_dx_op(), product_of(args));
-  run_oracle(context, gate_backward_op(), gate_of(args));
+  run_oracle_of_part(context, matmul_dx_op(), product_of(args));
+  run_oracle_of_part(context, gate_backward_op(), gate_of(args));
 }
 
 }  // namespace
@@ -25,8 +20,13 @@ void dx_reference(const Context& context, const GatedDx& args) {
 namespace warpwright::ops {
 
 WARPWRIGHT_KERNEL(GatedForward, "reference"_kernel) = {
-    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = gated_linear::forward_reference};
-WARPWRIGHT_KERNEL(GatedDx, "reference"_kernel) = {
-    .needs = Needs::cpu, .dtypes = kFloatingDTypes, .run = gated_linear::dx_reference};
+    .needs = Needs::cpu,
+    .dtypes = kFloatingDTypes,
+    .run = gated_linear::forward_reference,
+    .workspace = workspace_of_oracles<GatedForwardProblem>};
+WARPWRIGHT_KERNEL(GatedDx, "reference"_kernel) = {.needs = Needs::cpu,
+                                                  .dtypes = kFloatingDTypes,
+                                                  .run = gated_linear::dx_reference,
+                                                  .workspace = workspace_of_oracles<GatedDxProblem>};
 
 }  // namespace warpwright::ops

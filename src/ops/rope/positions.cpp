@@ -1,8 +1,6 @@
 // Wrong positions: how kernels on a CPU find them, and how a call reports them.
 #include <fmt/format.h>
 
-#include <utility>
-
 #include "ops/rope/kernels.hpp"
 
 namespace warpwright::ops {
@@ -28,17 +26,6 @@ bool finds_wrong_position(const Rotation& r) {
 }
 
 }  // namespace rope
-
-namespace {
-
-template <class Args>
-void call_with_positions(Context& context, const Op<Args>& op, const Args& args) {
-  call(context, op, args);
-  if (context.recorder() || context.device().device.kind != DeviceKind::cpu) return;
-  require_positions(op.name, std::exchange(*args.wrong.template as<std::int64_t>(), -1), args.cos.shape[0]);
-}
-
-}  // namespace
 
 void rope_forward(Context& context, const RopeForward& args) {
   call_with_positions(context, rope_forward_op(), args);

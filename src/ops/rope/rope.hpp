@@ -22,6 +22,8 @@
 // Throws Error if an argument does not fit.
 #pragma once
 
+#include <utility>
+
 #include "ops/op.hpp"
 
 namespace warpwright::ops {
@@ -104,5 +106,13 @@ void rope_backward(Context& context, const RopeBackward& args);
 // Throws Error unless `wrong` is −1. Otherwise it is the row whose position is not in the tables of P
 // positions. `where` names the caller's argument.
 void require_positions(std::string_view where, std::int64_t wrong, std::int64_t P);
+
+// Calls an operation that rotates. On a CPU it then throws Error if a position is wrong.
+template <class Args>
+void call_with_positions(Context& context, const Op<Args>& op, const Args& args) {
+  call(context, op, args);
+  if (context.recorder() || context.device().device.kind != DeviceKind::cpu) return;
+  require_positions(op.name, std::exchange(*args.wrong.template as<std::int64_t>(), -1), args.cos.shape[0]);
+}
 
 }  // namespace warpwright::ops

@@ -7,24 +7,23 @@
 #include "ops/attention/cuda/sm90/launch.cuh"
 
 namespace warpwright::ops::attention::cuda {
-namespace {
 
-Refusal refuse_backward(const AttentionBackwardProblem& p, const DeviceInfo&) {
+Refusal refuse_flash_sm90(const AttentionBackwardProblem& p, const DeviceInfo&) {
   if (p.HS != 64 && p.HS != 128) return "head size is neither 64 nor 128";
   return refuse_boxes(p);
 }
 
-std::size_t backward_workspace(const AttentionBackwardProblem& p, const DeviceInfo&) {
+std::size_t flash_sm90_workspace(const AttentionBackwardProblem& p, const DeviceInfo&) {
   return sm90::kCounterBytes +
          static_cast<std::size_t>(p.NH * (p.Nq + p.sequences + sm90::kBox + 2)) * sizeof(RowStatistics);
 }
 
-void flash_sm90_backward(const Context& context, const AttentionBackward& a) {
+void flash_sm90_backward(const Context& context, const AttentionBackward& a, const RotationBack& rotation) {
   using namespace sm90;
   constexpr std::string_view kWhat = "attention.backward cuda.flash_sm90";
   unsigned* const next = counters(context, context.scratch());
   const BackwardParameters p(a, static_cast<std::byte*>(context.scratch()) + kCounterBytes);
-  const BackwardMaps maps{map_of(a.q), map_of(a.k), map_of(a.v), map_of(a.dout), p, next, next + 1};
+  const BackwardMaps maps{map_of(a.q), map_of(a.k), map_of(a.v), map_of(a.dout), p, rotation, next, next + 1};
   const Sequences& sequences = p.sequences;
   visit_shape(a, [&]<class T, int kHeadSize, bool kWindow>() {
     using Queries = BackwardShape<T, kHeadSize, kHeadSize == 64 ? 3 : 2, kWindow>;
@@ -38,6 +37,12 @@ void flash_sm90_backward(const Context& context, const AttentionBackward& a) {
   });
 }
 
+namespace {
+
+void run_backward(const Context& context, const AttentionBackward& args) {
+  flash_sm90_backward(context, args, {});
+}
+
 }  // namespace
 }  // namespace warpwright::ops::attention::cuda
 
@@ -46,8 +51,8 @@ namespace warpwright::ops {
 WARPWRIGHT_KERNEL(AttentionBackward, "cuda.flash_sm90"_kernel) = {
     .needs = Needs::hopper,
     .dtypes = k16Bits,
-    .run = attention::cuda::flash_sm90_backward,
-    .refuse = attention::cuda::refuse_backward,
-    .workspace = attention::cuda::backward_workspace};
+    .run = attention::cuda::run_backward,
+    .refuse = attention::cuda::refuse_flash_sm90,
+    .workspace = attention::cuda::flash_sm90_workspace};
 
 }  // namespace warpwright::ops

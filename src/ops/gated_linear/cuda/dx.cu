@@ -27,6 +27,7 @@ struct Dx {
   using Tile = TileOfDx<again>;
   using K = matmul::cuda::Kernel<Tile, T, T, false, true, matmul::cuda::Persistent, matmul::cuda::Epilogue<>>;
   static constexpr int kCols = Tile::kCols;
+  using Parameters = GatedParameters;
 
   static __device__ void produce(const GatedParameters& p, const Shared<Tile>& shared,
                                  const Place<Tile>& place, matmul::cuda::Persistent& schedule) {

@@ -15,6 +15,7 @@ struct Forward {
   using K = matmul::cuda::Kernel<TileOfPairs, T, T, false, false, matmul::cuda::Persistent,
                                  matmul::cuda::Epilogue<>>;
   static constexpr int kCols = TileOfPairs::kCols / 2;
+  using Parameters = GatedParameters;
 
   static __device__ void produce(const GatedParameters& p, const Shared<TileOfPairs>& shared,
                                  const Place<TileOfPairs>& place, matmul::cuda::Persistent& schedule) {

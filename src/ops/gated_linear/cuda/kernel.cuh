@@ -1,11 +1,12 @@
-// The fused kernels' frame: a persistent product on Hopper's tensor cores (ops/matmul/cuda/hopper) whose
-// epilogue works on gate and up at once. Two groups of four warps take turns: one multiplies its tile while
-// the other runs the epilogue of the tile before. A producer warp feeds both. Two blocks of a cluster have
-// tiles below each other and share B's.
+// The frame of fused products, here and in rotated_linear: a persistent product on Hopper's tensor cores
+// (ops/matmul/cuda/hopper) whose epilogue works on two columns of the product at once. Two groups of four
+// warps take turns: one multiplies its tile while the other runs the epilogue of the tile before. A producer
+// warp feeds both. Two blocks of a cluster have tiles below each other and share B's.
 //
-// A direction D has
+// A fused product D has
 //   K               the product's constants (matmul::cuda::Kernel)
-//   kCols           columns of out in a tile
+//   kCols           columns of a tile, in the epilogue's count
+//   Parameters      of the kernel: `product`, and whatever D needs
 //   produce(…)      the producer: copies the slabs of both factors
 //   Epilogue        begin(row, col) before the tile is multiplied, finish(sums) after it
 #pragma once
@@ -24,7 +25,7 @@ class Consumer {
   static constexpr int kTurn = 1;  // barrier kTurn + g: group g may multiply
 
  public:
-  __device__ Consumer(const GatedParameters& p, const Shared<Tile>& shared, int group)
+  __device__ Consumer(const typename D::Parameters& p, const Shared<Tile>& shared, int group)
       : shared_(shared),
         group_(group),
         epilogue_(p, shared, group),
@@ -68,7 +69,7 @@ class Consumer {
 
 template <class D>
 __global__ void __launch_bounds__(D::K::Tile::kThreads, 1)
-    gated_kernel(const __grid_constant__ GatedParameters p) {
+    fused_kernel(const __grid_constant__ typename D::Parameters p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using K = typename D::K;
   using Tile = typename K::Tile;
@@ -77,7 +78,6 @@ __global__ void __launch_bounds__(D::K::Tile::kThreads, 1)
   const Place<Tile> place;
   const int group = matmul::cuda::group_of_threads();
   gpu::let_next_kernel_begin();
-  if (threadIdx.x == 0) hopper::prefetch_map(&p.up);
   matmul::cuda::prepare<K>(p.product, shared, 0);
   typename K::Schedule schedule(p.product.work, place.worker, static_cast<int>(gridDim.x) / Tile::kCluster,
                                 Tile::kRows * Tile::kClusterDown);
@@ -95,11 +95,11 @@ __global__ void __launch_bounds__(D::K::Tile::kThreads, 1)
 #endif
 }
 
-// The kernel before has ended: the epilogue of dx reads gate and up without waiting for it.
+// The kernel before has ended: an epilogue reads matrices without waiting for it.
 template <class D>
-void launch(const GatedParameters& p, int workers, cudaStream_t stream, std::string_view what) {
+void launch(const typename D::Parameters& p, int workers, cudaStream_t stream, std::string_view what) {
   using Tile = typename D::K::Tile;
-  gpu::allow_shared(gated_kernel<D>, Tile::kSharedBytes);
+  gpu::allow_shared(fused_kernel<D>, Tile::kSharedBytes);
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = Tile::kCluster;
@@ -111,7 +111,7 @@ void launch(const GatedParameters& p, int workers, cudaStream_t stream, std::str
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = 1;
-  warpwright::cuda::check(cudaLaunchKernelEx(&config, gated_kernel<D>, p), what);
+  warpwright::cuda::check(cudaLaunchKernelEx(&config, fused_kernel<D>, p), what);
 }
 
 }  // namespace warpwright::ops::gated_linear::cuda

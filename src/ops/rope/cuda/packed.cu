@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "ops/rope/cuda/heads.cuh"
+#include "ops/rope/cuda/pairs.cuh"
 #include "runtime/cuda/check.hpp"
 
 namespace warpwright::ops::rope {
@@ -17,22 +18,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kGroup = 4;  // heads
-
-// Rotates the pairs of two packs.
-template <RopeLayout layout, class T, int L>
-__device__ void rotate_packs(gpu::Packed<T, L>& a, gpu::Packed<T, L>& b, const float (&cos)[L],
-                             const float (&sin)[L]) {
-  float out[2][L];
-#pragma unroll
-  for (int i = 0; i < L; ++i) {
-    const int p = layout == RopeLayout::half ? i : 2 * i, q = layout == RopeLayout::half ? i + L : 2 * i + 1;
-    const float x_p = p < L ? a[p % L] : b[p % L], x_q = q < L ? a[q % L] : b[q % L];
-    out[p / L][p % L] = x_p * cos[i] - x_q * sin[i];
-    out[q / L][q % L] = x_q * cos[i] + x_p * sin[i];
-  }
-  a = gpu::Packed<T, L>::from_floats(out[0]);
-  b = gpu::Packed<T, L>::from_floats(out[1]);
-}
 
 // Rotates slice `slice` of heads [first, last) of row n.
 template <RopeLayout layout, int L, class T>

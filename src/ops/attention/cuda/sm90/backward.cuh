@@ -3,7 +3,9 @@
 // ("right" tiles).
 #pragma once
 
+#include "ops/attention/cuda/rotation.hpp"
 #include "ops/attention/cuda/sm90/jobs.cuh"
+#include "ops/rope/cuda/pairs.cuh"
 
 namespace warpwright::ops::attention::cuda {
 namespace sm90 {
@@ -11,6 +13,7 @@ namespace sm90 {
 struct BackwardMaps {
   CUtensorMap q, k, v, dout;
   BackwardParameters p;
+  RotationBack rotation;
   unsigned *next_query_tile, *next_key_tile;
 };
 
@@ -143,6 +146,7 @@ template <class SizesT>
 struct BackwardGroup {
   using S = SizesT;
   const BackwardParameters& p;
+  const RotationBack& rotation;
   const BackwardMemory<S>& memory;
   Lane lane;
   bool causal = p.sequences.causal;
@@ -157,6 +161,47 @@ struct BackwardGroup {
   __device__ std::uint32_t rows_of_stage() const { return stages + cursor.stage * described(S::kStageBytes); }
   __device__ std::uint32_t columns_of(int stage) const { return columns + stage * described(S::kStageBytes); }
 };
+
+// Stores the rows of dq or dk as store_rows() does, rotated back by the angles of their positions.
+template <class T, int kHeadSize>
+__device__ void store_rotated_back(const RotationBack& rotation, const Rows& to, int first, int head,
+                                   int valid, const float (&sum)[kHeadSize / 2], const Passage& passage,
+                                   const Lane& lane) {
+  using Pack = gpu::Packed<T, 8>;
+  passage.put<T, kHeadSize>(sum, lane);
+  constexpr int kChunks = kHeadSize / 16;  // of half a head
+#pragma unroll 2
+  for (int index = lane.thread % 32; index < 16 * kChunks; index += 32) {
+    const int row = lane.thread / 32 * 16 + index / kChunks, chunk = index % kChunks;
+    if (row >= valid) break;
+    const std::int64_t position = rotation.positions[first + row];
+    if (position < 0 || position >= rotation.P) {
+      atomicMin(rotation.wrong, static_cast<unsigned long long>(first + row));
+      continue;
+    }
+    const std::int64_t angle = position * (kHeadSize / 2) + chunk * 8;
+    float cos[8], sin[8];
+    gpu::load_floats(rotation.cos + angle, cos);
+    gpu::load_floats(rotation.sin + angle, sin);
+#pragma unroll
+    for (float& s : sin) s = -s;
+    Pack a = Pack::load(reinterpret_cast<const T*>(passage.at(row, chunk)));
+    Pack b = Pack::load(reinterpret_cast<const T*>(passage.at(row, chunk + kChunks)));
+    rope::rotate_packs<RopeLayout::half>(a, b, cos, sin);
+    T* const at = reinterpret_cast<T*>(to.at(first + row, head));
+    a.store(at + chunk * 8);
+    b.store(at + (chunk + kChunks) * 8);
+  }
+}
+template <class T, int kHeadSize, class S>
+__device__ void store_gradient(const BackwardGroup<S>& group, const Rows& to, int first, int head, int valid,
+                               const float (&sum)[kHeadSize / 2], const Passage& passage) {
+  if (group.rotation.positions) {
+    store_rotated_back<T, kHeadSize>(group.rotation, to, first, head, valid, sum, passage, group.lane);
+  } else {
+    store_rows<T, kHeadSize>(to, first, head, valid, sum, passage, group.lane);
+  }
+}
 
 // s and dp: two left tiles' rows times a block's two right tiles.
 template <class S, class First, class Second>
@@ -218,7 +263,7 @@ __device__ void run_backward(const BackwardMaps& maps) {
     return;
   }
   take_registers<S::kGroupRegisters>();
-  BackwardGroup<S> group{maps.p, memory, Lane()};
+  BackwardGroup<S> group{maps.p, maps.rotation, memory, Lane()};
   for (JobCursor job;; job.advance()) {
     wait(jobs.full + job.stage, job.phase);
     const Tile tile = posted_tile(jobs, job);

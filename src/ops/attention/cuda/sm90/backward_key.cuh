@@ -267,9 +267,9 @@ struct KeyHalf {
 #pragma unroll
     for (int i = 0; i < kHeadSize / 2; ++i) dk[i] *= p.scale;
     const int key = tile.k0 + tile.first + group.lane.group * kBox, rows = rows_of(group, tile);
-    store_rows<T, kHeadSize>(p.dk, key, tile.head, rows, dk, k_rows, S::LeftTile::kSlabBytes, group.lane);
-    store_rows<T, kHeadSize>(p.dv, key, tile.head, rows, dv, k_rows + S::LeftTile::kBytes,
-                             S::LeftTile::kSlabBytes, group.lane);
+    store_gradient<T, kHeadSize>(group, p.dk, key, tile.head, rows, dk, {k_rows, S::LeftTile::kSlabBytes});
+    store_rows<T, kHeadSize>(p.dv, key, tile.head, rows, dv,
+                             {k_rows + S::LeftTile::kBytes, S::LeftTile::kSlabBytes}, group.lane);
   }
   // Lets the compiler take these for new numbers, so that it computes everything else from them again for
   // each head. The sums leave no registers to keep it in.

@@ -220,8 +220,8 @@ struct QueryHalf {
     for (int i = begin; i < mine_begin; ++i) skip_block();
 #pragma unroll
     for (int i = 0; i < kHeadSize / 2; ++i) dq[i] *= p.scale;
-    store_rows<T, kHeadSize>(p.dq, tile.q0 + first, tile.head, rows, dq, q_rows, S::LeftTile::kSlabBytes,
-                             lane);
+    store_gradient<T, kHeadSize>(group, p.dq, tile.q0 + first, tile.head, rows, dq,
+                                 {q_rows, S::LeftTile::kSlabBytes});
   }
 };
 

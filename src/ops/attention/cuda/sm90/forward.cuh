@@ -313,8 +313,8 @@ __device__ void attend(ForwardGroup<S>& group, const Tile& tile, const JobCursor
     add_shares<S>(o, largest, sum, memory, group.scale2, job, group.lane);
   }
   divide_sums(o, largest, sum, group, head, query, rows);
-  store_rows<T, kHeadSize>(p.out, query, head, rows, o, q_rows, S::QueryTile::kSlabBytes, group.lane,
-                           group.side * kHeadSize / 8);
+  store_rows<T, kHeadSize>(p.out, query, head, rows, o,
+                           {q_rows, S::QueryTile::kSlabBytes, group.side * kHeadSize / 8}, group.lane);
   fence_stores_to_shared();  // before the copy of the job after next
 }
 

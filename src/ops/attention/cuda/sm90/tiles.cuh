@@ -97,27 +97,38 @@ __device__ void pack_factor(std::uint32_t (&factor)[kTerms / 16][4], const float
   for (int i = 0; i < kTerms / 4; ++i) factor[i / 4][i % 4] = pack<T>(s[2 * i], s[2 * i + 1]);
 }
 
-// Stores the rows of a sum. They pass through the group's rows of a tile that no product needs any more, from
-// a chunk of eight columns on.
-template <class T, int kHeadSize>
-__device__ void store_rows(const Rows& to, int first, int head, int valid, const float (&sum)[kHeadSize / 2],
-                           std::byte* rows, int slab_bytes, const Lane& lane, int first_chunk = 0) {
-  const auto at_chunk = [&](int row, int chunk) {
+// A group's rows of a tile that no product needs any more, from a chunk of eight columns on. Results pass
+// through them on their way to memory.
+struct Passage {
+  std::byte* rows;
+  int slab_bytes, first_chunk = 0;
+
+  __device__ std::byte* at(int row, int chunk) const {
     chunk += first_chunk;
     return rows + chunk / 8 * slab_bytes + row * 128 + (chunk % 8 ^ row % 8) * 16;
-  };
-#pragma unroll
-  for (int i = 0; i < kHeadSize / 2; i += 2) {
-    *reinterpret_cast<std::uint32_t*>(at_chunk(lane.row(i / 2 % 2), i / 4) + lane.column() * 2) =
-        pack<T>(sum[i], sum[i + 1]);
   }
-  __syncwarp();
+  template <class T, int kHeadSize>
+  __device__ void put(const float (&sum)[kHeadSize / 2], const Lane& lane) const {
+#pragma unroll
+    for (int i = 0; i < kHeadSize / 2; i += 2) {
+      *reinterpret_cast<std::uint32_t*>(at(lane.row(i / 2 % 2), i / 4) + lane.column() * 2) =
+          pack<T>(sum[i], sum[i + 1]);
+    }
+    __syncwarp();
+  }
+};
+
+// Stores the rows of a sum.
+template <class T, int kHeadSize>
+__device__ void store_rows(const Rows& to, int first, int head, int valid, const float (&sum)[kHeadSize / 2],
+                           const Passage& passage, const Lane& lane) {
+  passage.put<T, kHeadSize>(sum, lane);
   constexpr int kChunks = kHeadSize / 8;
 #pragma unroll 4
   for (int index = lane.thread % 32; index < 16 * kChunks; index += 32) {
     const int row = lane.thread / 32 * 16 + index / kChunks, chunk = index % kChunks;
     if (row >= valid) break;
-    const std::byte* from = at_chunk(row, chunk);
+    const std::byte* from = passage.at(row, chunk);
     T* at = reinterpret_cast<T*>(to.at(first + row, head)) + chunk * 8;
     if (to.aligned) {
       *reinterpret_cast<uint4*>(at) = *reinterpret_cast<const uint4*>(from);
