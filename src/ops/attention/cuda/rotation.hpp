@@ -6,7 +6,7 @@
 
 namespace warpwright::ops::attention::cuda {
 
-// By the angles of each row's position; ops/rope has the contract. No positions: no rotation.
+// Rotates each row by the angles of its position, as ops/rope says. No positions: no rotation.
 struct RotationBack {
   const std::int32_t* positions = nullptr;
   const float *cos = nullptr, *sin = nullptr;  // (P, HS/2)
