@@ -194,16 +194,29 @@ void Server::receive(Member& member, Kind kind, std::string text) {
   std::optional<std::string>& part = parts_[static_cast<std::size_t>(member.rank)];
   if ((kind == Kind::text || kind == Kind::gathered) && !part) {
     part = std::move(text);
-    if (++gathered_ == members_.size()) spread(kind);
-  } else if (kind == Kind::bye || kind == Kind::failed) {
+    if (++gathered_ == members_.size()) return spread(kind);
+    lose_who_left();
+  } else if (kind == Kind::bye) {
     member.has_left = true;
-    if (kind == Kind::failed) let_speak(member, verdict_in(text).ending);
+    member.connection->finish();
+    lose_who_left();
+  } else if (kind == Kind::failed) {
+    const Ending ending = verdict_in(text).ending;  // first: a rank whose verdict is invalid is lost
+    member.has_left = true;
+    let_speak(member, ending);
     member.connection->finish();
   } else if (kind == Kind::waits) {
     member.waits = true;
     if (!text.empty()) find_whom_they_wait_for(seconds_in(text));  // otherwise it answers
   } else if (kind != Kind::alive) {
     lose(member, "has sent a message out of turn");
+  }
+}
+
+void Server::lose_who_left() {
+  if (gathered_ == 0) return;
+  for (std::size_t r = 0; r < members_.size(); ++r) {
+    if (members_[r].has_left && !parts_[r]) return lose(members_[r], "has left while others wait for it");
   }
 }
 

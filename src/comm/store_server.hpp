@@ -58,6 +58,8 @@ class Server {
   void no_longer_strange(const Connection& connection);
 
   void receive(Member& member, Kind kind, std::string text);
+  // An exchange under way cannot end without the part of a rank that has left.
+  void lose_who_left();
   void spread(Kind kind);
   // The first rank that fails says why, and the others end silently.
   void let_speak(Member& member, Ending ending);

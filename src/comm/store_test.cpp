@@ -138,6 +138,17 @@ class StoreTest : public testing::Test {
     return answer.substr(0, size);
   }
 
+  // Reads until these bytes have come. "": until any have.
+  static void await(const FileDescriptor& socket, const std::string& awaited) {
+    std::string all;
+    char byte = 0;
+    do {
+      ASSERT_EQ(::recv(socket.get(), &byte, 1, 0), 1);
+      all += byte;
+    } while (!all.ends_with(awaited));
+  }
+  std::string line_about(const std::string& awaited, const std::string& last);
+
   int port_ = free_local_port();
   std::mutex mutex_;
 };
@@ -435,6 +446,39 @@ TEST_F(StoreTest, StrangersAreRefusedAndChangeNothing) {
     EXPECT_EQ(outcome.error, "");
     EXPECT_EQ(outcome.texts.size(), 2u);
   }
+}
+
+std::string greeting_of(int rank, int ranks) {
+  const std::string text = fmt::format("warpwright-ranks-7 {} {} elsewhere - ", rank, ranks);
+  return message(0, text.size(), text);
+}
+
+// The line of rank 0, for which a program greets as rank 1 of 2. The program sends `last` after it has got
+// `awaited`.
+std::string StoreTest::line_about(const std::string& awaited, const std::string& last) {
+  StoreOptions options = all(2)[0];
+  std::thread other([&] {
+    const FileDescriptor socket = stranger();
+    const std::string greeting = greeting_of(1, 2);
+    EXPECT_GT(::send(socket.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL), 0);
+    await(socket, awaited);
+    EXPECT_GT(::send(socket.get(), last.data(), last.size(), MSG_NOSIGNAL), 0);
+    answer_at(socket);
+  });
+  const Outcome outcome = run({options}, gather_once)[0];
+  other.join();
+  return outcome.lost == "none" ? outcome.error : outcome.lost;
+}
+
+constexpr const char* kWelcome = "warpwright-ranks-7";
+
+TEST_F(StoreTest, ARankWhoseLastMessageIsInvalidIsLost) {
+  const std::string line = line_about(kWelcome, message(8, 7, "garbage"));
+  EXPECT_TRUE(line.starts_with("rank 1 on elsewhere sent something that is not a rank's message")) << line;
+}
+
+TEST_F(StoreTest, ARankThatLeavesWhileOthersWaitForItIsLost) {
+  EXPECT_EQ(line_about(kWelcome, message(7, 0, "")), "rank 1 on elsewhere has left while others wait for it");
 }
 
 // The lines of those that have one. All end as a loss.
