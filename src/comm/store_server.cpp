@@ -20,7 +20,7 @@ constexpr std::chrono::seconds kForAnswers{2};
 std::chrono::seconds seconds_in(const std::string& text) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || number < 0) throw std::invalid_argument("it has no number of seconds");
+  if (error != std::errc() || number <= 0) throw std::invalid_argument("it has no number of seconds");
   return std::chrono::seconds(number);
 }
 
@@ -191,8 +191,12 @@ void Server::no_longer_strange(const Connection& connection) {
 
 void Server::receive(Member& member, Kind kind, std::string text) {
   member.seen = Clock::now();
+  // Until all ranks have connected, a rank only lives or fails.
+  const bool in_turn = welcomed_ || kind == Kind::alive || kind == Kind::failed;
   std::optional<std::string>& part = parts_[static_cast<std::size_t>(member.rank)];
-  if ((kind == Kind::text || kind == Kind::gathered) && !part) {
+  if (!in_turn) {
+    lose(member, "has sent a message out of turn");
+  } else if ((kind == Kind::text || kind == Kind::gathered) && !part) {
     part = std::move(text);
     if (++gathered_ == members_.size()) return spread(kind);
     lose_who_left();
@@ -267,7 +271,7 @@ void Server::find_whom_they_wait_for(std::chrono::seconds limit) {
     if (stopped) return;
     std::vector<std::string> busy;
     for (const Member& member : members_) {
-      if (!member.waits && !member.has_left) busy.push_back(member.name());
+      if (member.connection && !member.waits && !member.has_left) busy.push_back(member.name());
     }
     const std::string who = busy.empty() ? "each rank" : listed(busy);
     let_rank_0_say(Ending::loss,

@@ -147,7 +147,7 @@ class StoreTest : public testing::Test {
       all += byte;
     } while (!all.ends_with(awaited));
   }
-  std::string line_about(const std::string& awaited, const std::string& last);
+  std::string line_about(const std::string& awaited, const std::string& last, int ranks = 2);
 
   int port_ = free_local_port();
   std::mutex mutex_;
@@ -453,13 +453,13 @@ std::string greeting_of(int rank, int ranks) {
   return message(0, text.size(), text);
 }
 
-// The line of rank 0, for which a program greets as rank 1 of 2. The program sends `last` after it has got
+// The line of rank 0, for which a program greets as rank 1. The program sends `last` after it has got
 // `awaited`.
-std::string StoreTest::line_about(const std::string& awaited, const std::string& last) {
-  StoreOptions options = all(2)[0];
+std::string StoreTest::line_about(const std::string& awaited, const std::string& last, int ranks) {
+  StoreOptions options = all(ranks)[0];
   std::thread other([&] {
     const FileDescriptor socket = stranger();
-    const std::string greeting = greeting_of(1, 2);
+    const std::string greeting = greeting_of(1, ranks);
     EXPECT_GT(::send(socket.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL), 0);
     await(socket, awaited);
     EXPECT_GT(::send(socket.get(), last.data(), last.size(), MSG_NOSIGNAL), 0);
@@ -479,6 +479,16 @@ TEST_F(StoreTest, ARankWhoseLastMessageIsInvalidIsLost) {
 
 TEST_F(StoreTest, ARankThatLeavesWhileOthersWaitForItIsLost) {
   EXPECT_EQ(line_about(kWelcome, message(7, 0, "")), "rank 1 on elsewhere has left while others wait for it");
+}
+
+// Not before all ranks have connected.
+TEST_F(StoreTest, ARankThatWaitsForOthersTooEarlyIsLost) {
+  for (const std::string& early : {message(11, 1, "9"), message(11, 0, ""), message(7, 0, "")}) {
+    const std::string line = line_about("", early, 3);
+    EXPECT_NE(line.find("rank 1 on elsewhere has sent a message out of turn"), std::string::npos) << line;
+  }
+  const std::string line = line_about(kWelcome, message(11, 1, "0"));
+  EXPECT_NE(line.find("it has no number of seconds"), std::string::npos) << line;
 }
 
 // The lines of those that have one. All end as a loss.
