@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <span>
+#include <thread>
 
 #include "runtime/descriptor.hpp"
 #include "runtime/file.hpp"
@@ -17,13 +19,17 @@
 namespace warpwright {
 namespace {
 
-// A name of Linux's abstract sockets, which the system frees when the process ends.
+// A process that has bound the name listens within this time.
+constexpr std::chrono::milliseconds kUntilItListens(100);
+
+// A name of Linux's abstract sockets, which the system frees when the process ends. Another user's runs have
+// other names.
 struct Name {
   sockaddr_un address{};
   socklen_t size;
 
   Name(const std::string& run, Ending ending) {
-    const std::string text = fmt::format("warpwright {} {}", static_cast<int>(ending), run);
+    const std::string text = fmt::format("warpwright {} {} {}", ::geteuid(), static_cast<int>(ending), run);
     address.sun_family = AF_UNIX;
     std::ranges::copy(text, address.sun_path + 1);
     size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
@@ -32,7 +38,26 @@ struct Name {
 };
 
 FileDescriptor local_socket() {
-  return FileDescriptor(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return FileDescriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+// Whether a process of this user has the name. Any process can bind it, but the system says whose listens.
+bool is_held(const Name& name) {
+  const FileDescriptor socket = local_socket();
+  if (::connect(socket.get(), name.get(), name.size) != 0) return false;
+  ucred holder{};
+  socklen_t size = sizeof holder;
+  return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &holder, &size) == 0 &&
+         holder.uid == ::geteuid();
+}
+
+bool is_soon_held(const Name& name) {
+  const auto late = std::chrono::steady_clock::now() + kUntilItListens;
+  while (!is_held(name)) {
+    if (std::chrono::steady_clock::now() > late) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
 }
 
 }  // namespace
@@ -42,8 +67,7 @@ Floor::Floor(std::string_view run) : run_(checksum_of(std::as_bytes(std::span(ru
 
 std::optional<Ending> Floor::taken() const {
   for (const Ending ending : {Ending::error, Ending::wrong_usage, Ending::loss}) {
-    const Name name(run_, ending);
-    if (::connect(local_socket().get(), name.get(), name.size) == 0) return ending;
+    if (is_held(Name(run_, ending))) return ending;
   }
   return std::nullopt;
 }
@@ -52,7 +76,10 @@ std::optional<Ending> Floor::take(Ending ending) const {
   if (const auto other = taken()) return other;
   const Name name(run_, ending);
   FileDescriptor socket = local_socket();
-  if (::bind(socket.get(), name.get(), name.size) != 0 && errno == EADDRINUSE) return ending;
+  if (::bind(socket.get(), name.get(), name.size) != 0) {
+    return errno == EADDRINUSE && is_soon_held(name) ? std::optional(ending) : std::nullopt;
+  }
+  ::listen(socket.get(), SOMAXCONN);
   socket.release();
   return std::nullopt;
 }

@@ -14,8 +14,9 @@ class Floor {
   // run: a name of any length that only the ranks of this run have.
   explicit Floor(std::string_view run);
 
-  // Nothing if this process may speak. It then keeps the floor until it ends. Otherwise a rank of this host
-  // has the floor, and says that it ends like this.
+  // Returns nothing if this process may print; it then holds the floor until the process ends. Otherwise a
+  // rank of this host and user has the floor, and says that it ends like this. If a process of another user
+  // keeps the floor from this run, each rank may print.
   std::optional<Ending> take(Ending ending) const;
   std::optional<Ending> taken() const;
 

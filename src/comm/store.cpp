@@ -54,7 +54,7 @@ class Store::Network {
       if (!wait_until(deadline, [this] { return welcomed_; })) throw not_rank_0();
     } catch (const Error& error) {
       refuse(error);  // it hears of no other error from here on
-      if (!told_) told_ = floor().take(ending_of(error));
+      if (!told_) told_ = ending_of_host(ending_of(error));
       if (server_ && told_) {
         server_->end_all(*told_);
         run_until(Clock::now() + kForLateRanks, [this] { return server_->connected() == options_.ranks; });
@@ -76,7 +76,7 @@ class Store::Network {
       server_ ? tell_others(ending) : ask_rank_0(ending);
     } catch (const Error&) {  // the process has an error of its own to report
     }
-    if (!told_) told_ = floor().take(ending);
+    if (!told_) told_ = ending_of_host(ending);
     return options_.rank == 0 ? std::nullopt : told_;
   }
 
@@ -127,9 +127,21 @@ class Store::Network {
 
   // Rank 0 listens from here on.
   void open() {
-    if (options_.rank == 0) server_.emplace(io_, options_);
+    if (options_.rank == 0) listen();
     if (options_.agree) options_.port = options_.agree(server_ ? server_->port() : 0);
     start_ = Clock::now();
+  }
+
+  // If the port belongs to rank 0 of a run that cannot be told from this one, that run must not end with it.
+  void listen() {
+    try {
+      server_.emplace(io_, options_);
+    } catch (const Error&) {
+      run_until(Clock::now() + kRetry, [this] { return rank_0s().taken().has_value(); });
+      is_second_ = rank_0s().taken().has_value();
+      throw;
+    }
+    rank_0s().take(Ending::error);
   }
 
   // On rank 0, which has said why.
@@ -242,6 +254,7 @@ class Store::Network {
       is_taken_ = welcomed_ = true;
       connection_->allow(static_cast<std::size_t>(options_.ranks) * (kMostText + sizeof(std::uint32_t)));
     } else if (kind == Kind::refused) {
+      was_refused_ = true;
       refuse(Error("this process was refused: it " + text, place(),
                    "start each rank once, with its own rank and the number of all ranks"));
     } else if (kind == Kind::texts) {
@@ -341,6 +354,19 @@ class Store::Network {
 
   std::string place() const { return fmt::format("{}:{}", options_.address, options_.port); }
   Floor floor() const { return floor_at(place(), options_.session, options_.job); }
+  // Of the rank 0 that listens, and of the ranks of a second run, which it refuses.
+  Floor rank_0s() const { return floor_at(place() + " listens", options_.session, options_.job); }
+  Floor second_runs() const { return floor_at(place() + " refuses", options_.session, options_.job); }
+
+  // Nothing if this rank may say why it ends. Otherwise a rank of its host does, and ends like this.
+  std::optional<Ending> ending_of_host(Ending mine) const {
+    if (is_second_) {
+      const auto other = floor().taken();  // another rank of the second run, refused before
+      return other ? other : second_runs().take(mine);
+    }
+    const auto other = was_refused_ ? second_runs().taken() : std::nullopt;
+    return other ? other : floor().take(mine);
+  }
 
   StoreOptions options_;
   const Lost lost_;
@@ -352,7 +378,8 @@ class Store::Network {
   std::shared_ptr<Connection> connection_;
   Clock::time_point start_, seen_, ticked_, leave_by_;
   bool is_taken_ = false, welcomed_ = false, leaving_ = false, has_ended_ = false, failed_ = false;
-  bool is_lost_ = false, was_stopped_ = false;
+  bool is_lost_ = false, was_stopped_ = false, was_refused_ = false;
+  bool is_second_ = false;      // rank 0 of a run at the port of another one
   std::optional<Ending> told_;  // another rank says why they end like this
   std::exception_ptr refusal_;  // why this process is no rank
   std::mutex mutex_;            // of the next five

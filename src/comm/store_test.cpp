@@ -588,6 +588,41 @@ TEST_F(StoreTest, APortInUseIsOneLine) {
   for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.ending, Ending::error);
 }
 
+// A second run has been started at the port of the first.
+TEST_F(StoreTest, ASecondRunAtAPortEndsWithOneLineAndChangesNothing) {
+  const auto outcomes = run(all(2), [&](int rank, Store& store) {
+    if (rank == 1) {
+      const Outcome first = run({options_of(0, 2, port_)}, gather_once)[0];
+      const Outcome second = run({options_of(1, 2, port_)}, gather_once)[0];
+      EXPECT_NE(first.error.find("cannot listen on port"), std::string::npos) << first.error;
+      EXPECT_EQ(first.lost, "none");
+      EXPECT_EQ(second.lost, "");
+      for (const Outcome& outcome : {first, second}) EXPECT_EQ(outcome.ending, Ending::error);
+    }
+    return gather_once(rank, store);
+  });
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.error, "");
+}
+
+TEST_F(StoreTest, ARunThatWaitsIsNotEndedByASecondRank0) {
+  StoreOptions waiting = all(2)[0], second = waiting;
+  waiting.patience = 3s, waiting.heartbeat = 100ms;
+  std::promise<void> listens;
+  waiting.agree = [&](int port) {
+    listens.set_value();
+    return port;
+  };
+  std::vector<Outcome> outcomes;
+  std::thread first([&] { outcomes = run({waiting}, gather_once); });
+  listens.get_future().wait();
+  const Outcome other = run({second}, gather_once)[0];
+  first.join();
+  EXPECT_NE(other.error.find("cannot listen on port"), std::string::npos) << other.error;
+  EXPECT_EQ(other.lost, "none");
+  EXPECT_NE(outcomes[0].error.find("rank 1 of 2 has not connected"), std::string::npos) << outcomes[0].error;
+  EXPECT_EQ(outcomes[0].lost, "none");
+}
+
 TEST_F(StoreTest, OneOfTheThreadsOfARankSaysWhy) {
   run(all(2), [&](int rank, Store& store) {
     if (rank == 1) {
