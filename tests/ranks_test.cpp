@@ -150,6 +150,8 @@ class Ranks : public SmallRun {
   Words apart(const Words& first, const Words& second) const {
     return second_started_by({WARPWRIGHT_BINARY}, first, second);
   }
+  // The lines of rank 0 of a run whose rank 1 never starts MPI.
+  Words without_the_second(const Words& first) const { return second_started_by({"sleep"}, first, {"100"}); }
   // The same with equal arguments, for a rank 1 that sees the folder `local` in the place of `shared`.
   Words with_a_mount(const std::string& local, const std::string& shared, const Words& arguments) const {
     const Words mount{"unshare",
@@ -706,14 +708,22 @@ TEST_F(Ranks, ARunThatIsFinishedForOneRankAloneIsRefused) {
   EXPECT_NE(lines[0].find("is finished for some ranks"), std::string::npos) << lines[0];
 }
 
+TEST_F(Ranks, ARankThatDoesNotStartMpiEndsTheRun) {
+  const Words lines = without_the_second(training("run", {"--collective-timeout", "3"}));
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("start of MPI: another rank has kept this one waiting for more than 3 s"),
+            std::string::npos)
+      << lines[0];
+}
+
 // Rank 0 draws a long sample, and rank 1 waits for it.
 TEST_F(Ranks, ARankThatWaitsTooLongEndsTheRun) {
   const ProcessResult r = run(2, training("slow", {"--sample-every", "1", "--sample-tokens", "10000000",
-                                                   "--collective-timeout", "1"}));
+                                                   "--collective-timeout", "10"}));
   EXPECT_NE(r.code, 0);
   const Words lines = own_lines(r.err);
   ASSERT_EQ(lines.size(), 1u) << r.err;
-  for (const char* part : {"rank 0 on ", ", step 1, own work: rank 0 on ", "waiting for more than 1 s"}) {
+  for (const char* part : {"rank 0 on ", ", step 1, own work: rank 0 on ", "waiting for more than 10 s"}) {
     EXPECT_NE(lines[0].find(part), std::string::npos) << lines[0];
   }
 }

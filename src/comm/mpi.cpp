@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <limits>
@@ -18,6 +19,11 @@
 
 namespace warpwright {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The longest start, and how long before its end the store says which rank is missing.
+constexpr std::chrono::seconds kStart(60), kFirst(1);
 
 // A count in MPI is an int, so larger parts travel in pieces.
 constexpr std::size_t kLargestMessage = std::size_t{1} << 30;
@@ -66,12 +72,14 @@ class Mpi final : public Comm {
   }
 
   // Connects the store, by which the ranks note a lost one.
-  void connect_store(const Launch& launch, const std::string& command,
+  void connect_store(const Launch& launch, const std::string& command, Clock::time_point deadline,
                      const std::shared_ptr<Watchdog>& watchdog) {
     const std::vector<std::string> machines = all_gather(machine_id() + host_name());  // not two containers
     const bool is_one = std::ranges::count(machines, machines.front()) == size();
     const std::string address = launch.address.empty() ? host_name() : launch.address;
     StoreOptions options = store_options(launch, command);
+    options.patience = std::max<std::chrono::milliseconds>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()) - kFirst, kFirst);
     options.address = is_one ? "127.0.0.1" : all_gather(address).front();
     std::random_device random;  // so that nobody else can greet as a rank
     options.session = all_gather(fmt::format("{:08x}{:08x}", random(), random())).front();
@@ -163,23 +171,22 @@ class Mpi final : public Comm {
 }  // namespace
 
 std::unique_ptr<const Comm> connect_by_mpi(const Launch& launch, const RankOptions& options) {
-  constexpr std::chrono::seconds kStart(60);
   auto watchdog = std::make_shared<Watchdog>(launch.rank, options.limit, options.lost);
   watchdog->set_others({.fail = [job = launch.job] { return floor_of_launcher(job).take(Ending::loss); },
                         .wait_too_long = {}});
-  {
-    const Watchdog::Operation start(watchdog.get(), "start of MPI", kStart,
-                                    "see which rank has not started, and start all ranks again");
-    int provided = 0;
-    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
-  }
+  const std::chrono::seconds limit = options.limit.count() == 0 ? kStart : std::min(options.limit, kStart);
+  const Clock::time_point deadline = Clock::now() + limit;
+  const Watchdog::Operation start(watchdog.get(), "start of MPI", limit,
+                                  "see which rank has not started, and start all ranks again");
+  int provided = 0;
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   auto comm = std::make_unique<Mpi>(watchdog);
   if (comm->size() != launch.ranks) {
     throw Error(fmt::format("{} ranks were started, but MPI connects {}", launch.ranks, comm->size()),
                 "launcher", "start them with the mpirun of the MPI that this build uses");
   }
-  comm->connect_store(launch, options.command, watchdog);
+  comm->connect_store(launch, options.command, deadline, watchdog);
   return comm;
 }
 

@@ -53,16 +53,21 @@ Watchdog::Operation::Operation(Watchdog* watchdog, const char* name, std::chrono
     : watchdog_(watchdog) {
   if (!watchdog_) return;
   const std::lock_guard lock(watchdog_->mutex_);
-  outer_ = std::exchange(watchdog_->operation_, {name, limit, remedy});
-  begun_ = watchdog_->since_ = Clock::now();
+  outer_ = watchdog_->operation_;
+  const Wait mine{name, limit, remedy, Clock::now()};
+  if (!mine.outlasts(outer_)) watchdog_->operation_ = mine;
 }
 
 Watchdog::Operation::~Operation() {
   if (!watchdog_) return;
   const std::lock_guard lock(watchdog_->mutex_);
+  if (!outer_.name) watchdog_->in_operations_ += Clock::now() - watchdog_->operation_.since;
   watchdog_->operation_ = outer_;
-  watchdog_->since_ = Clock::now();
-  if (!outer_.name) watchdog_->in_operations_ += watchdog_->since_ - begun_;
+}
+
+bool Watchdog::Wait::outlasts(const Wait& other) const {
+  if (!other.name || other.limit.count() == 0) return false;
+  return limit.count() == 0 || since + limit > other.since + other.limit;
 }
 
 double Watchdog::seconds_in_operations() {
@@ -107,7 +112,8 @@ std::optional<Watchdog::Delay> Watchdog::delay() const {
     return Delay{fmt::format("the GPU's driver has not answered within {} s", limit_.count()),
                  kSeeWhichIsStuck};
   }
-  if (!operation_.name || operation_.limit.count() == 0 || now - since_ <= operation_.limit) return {};
+  if (!operation_.name || operation_.limit.count() == 0 || now - operation_.since <= operation_.limit)
+    return {};
   return Delay{
       fmt::format("another rank has kept this one waiting for more than {} s", operation_.limit.count()),
       operation_.remedy, operation_.limit};

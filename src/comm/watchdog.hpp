@@ -55,8 +55,13 @@ class Watchdog {
     const char* name = nullptr;  // null: nothing
     std::chrono::seconds limit{};
     const char* remedy = nullptr;
+    std::chrono::steady_clock::time_point since{};
+
+    // True if this one would still be within its limit when the other exceeds its own.
+    bool outlasts(const Wait& other) const;
   };
-  // While it lives, this thread waits for other ranks.
+  // While it lives, this thread waits for other ranks. An operation within another cannot exceed that one's
+  // limit.
   class Operation {
    public:
     // With the watchdog's limit.
@@ -70,7 +75,6 @@ class Watchdog {
    private:
     Watchdog* watchdog_;
     Wait outer_;
-    std::chrono::steady_clock::time_point begun_;
   };
   // Seconds that operations have taken so far, without those within others.
   double seconds_in_operations();
@@ -103,7 +107,6 @@ class Watchdog {
   bool has_lost_ = false;
   std::int64_t step_ = 0;
   Wait operation_;
-  std::chrono::steady_clock::time_point since_;
   std::chrono::steady_clock::duration in_operations_{};
   std::chrono::steady_clock::time_point probing_since_;  // the epoch: no probe is under way
   std::mutex others_mutex_;                              // guards others_, and is held while it is called

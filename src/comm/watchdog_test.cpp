@@ -80,6 +80,20 @@ TEST(Watchdog, AnOperationMayHaveALimitOfItsOwn) {
   EXPECT_EQ(line.find("--collective-timeout"), std::string::npos) << line;
 }
 
+TEST(Watchdog, AnOperationWithinAnotherDoesNotProlongIt) {
+  for (const auto limit : {600s, 0s}) {
+    Loss loss;
+    Watchdog watchdog(2, limit, loss.lost());
+    const Watchdog::Operation outer(&watchdog, "start", 2s, "see which rank has not started");
+    while (loss.line.wait_for(100ms) != std::future_status::ready) {
+      const Watchdog::Operation inner(&watchdog, "exchange of texts");
+      const bool is_lost = loss.line.wait_for(20s) == std::future_status::ready;
+      ASSERT_TRUE(is_lost);
+    }
+    expect_parts(loss.line.get(), {"start: another rank has kept", "more than 2 s; see which rank"});
+  }
+}
+
 TEST(Watchdog, AProbeReportsALossOnce) {
   Loss loss;
   Watchdog watchdog(1, 0s, loss.lost());
