@@ -14,6 +14,7 @@
 namespace warpwright::store {
 namespace {
 
+// Ranks that connect at once are strangers for a moment, so there is a place for each besides.
 constexpr std::size_t kMostStrangers = 64, kMostNamed = 8;
 constexpr std::chrono::seconds kForAnswers{2};
 
@@ -79,7 +80,7 @@ Server::Server(asio::io_context& io, const StoreOptions& options)
 void Server::tick(bool was_stopped) {
   if (!welcomed_ && !over_ && Clock::now() - start_ > options_.patience) return give_up_waiting();
   refuse_the_silent();
-  accept();  // after an error, or after too many strangers
+  accept();  // after an error
   for (Member& member : members_) {
     if (!member.connection || member.has_left) continue;
     if (was_stopped) member.seen = Clock::now();
@@ -96,7 +97,7 @@ bool Server::all_have_left() const {
 }
 
 void Server::accept() {
-  if (strangers_.size() >= kMostStrangers || std::exchange(accepting_, true)) return;
+  if (std::exchange(accepting_, true)) return;
   acceptor_.async_accept([this](error_code failed, tcp::socket socket) {
     accepting_ = false;
     if (failed) {
@@ -111,12 +112,18 @@ void Server::accept() {
 
 void Server::refuse_the_silent() {
   while (!strangers_.empty() && Clock::now() - strangers_.front().since > options_.greeting) {
-    refuse(*strangers_.front().connection, "has not said which rank it is");
+    refuse_the_oldest();
   }
+}
+
+void Server::refuse_the_oldest() {
+  ++silent_;
+  refuse(*strangers_.front().connection, "has not said which rank it is");
 }
 
 void Server::greet(const std::shared_ptr<Connection>& stranger) {
   Connection& connection = *stranger;
+  if (strangers_.size() >= kMostStrangers + members_.size()) refuse_the_oldest();
   strangers_.push_back({stranger, Clock::now()});
   const auto rank = std::make_shared<int>(-1);
   connection.read(
@@ -186,7 +193,6 @@ void Server::refuse(Connection& connection, const std::string& why) {
 
 void Server::no_longer_strange(const Connection& connection) {
   std::erase_if(strangers_, [&](const Stranger& s) { return s.connection.get() == &connection; });
-  accept();
 }
 
 void Server::receive(Member& member, Kind kind, std::string text) {
@@ -287,6 +293,10 @@ void Server::give_up_waiting() {
     if (!members_[r].connection) missing.push_back(std::to_string(r));
   }
   const bool one = missing.size() == 1;
+  if (const std::size_t silent = silent_ + strangers_.size(); silent > 0) {
+    trouble_ += silent == 1 ? "; 1 connection has not said which rank it is"
+                            : fmt::format("; {} connections have not said which rank they are", silent);
+  }
   let_rank_0_say(Ending::loss, {fmt::format("rank{} {} of {} ha{} not connected within {} s{}",
                                             one ? "" : "s", listed(missing), options_.ranks, one ? "s" : "ve",
                                             seconds(options_.patience), trouble_),

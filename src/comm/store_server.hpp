@@ -51,6 +51,7 @@ class Server {
 
   void accept();
   void refuse_the_silent();
+  void refuse_the_oldest();
   void greet(const std::shared_ptr<Connection>& stranger);
   // The rank of a process that has sent its first message; −1: it is refused.
   int admitted(Connection& connection, Kind kind, const std::string& text);
@@ -86,6 +87,7 @@ class Server {
   std::string trouble_;          // why the last refused connection is not a rank
   bool accepting_ = false;
   std::vector<Stranger> strangers_;
+  std::size_t silent_ = 0;  // connections refused because they have said nothing
   const Clock::time_point start_ = Clock::now();
 };
 

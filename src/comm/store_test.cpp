@@ -428,6 +428,35 @@ TEST_F(StoreTest, SilentStrangersAreDropped) {
   });
 }
 
+// Rank 1 connects after them.
+TEST_F(StoreTest, SilentStrangersDoNotDelayAStart) {
+  std::vector<StoreOptions> ranks = all(2);
+  for (StoreOptions& options : ranks) options.greeting = 60s;  // longer than the ranks wait for each other
+  std::vector<FileDescriptor> silent;
+  ranks[1].agree = [&](int) {
+    for (int i = 0; i < 100; ++i) silent.push_back(stranger());
+    return port_;
+  };
+  for (const Outcome& outcome : run(ranks, gather_once)) EXPECT_EQ(outcome.error, "");
+}
+
+TEST_F(StoreTest, SilentStrangersAreCounted) {
+  for (const int count : {1, 70}) {
+    StoreOptions options = all(2)[0];
+    options.patience = 3s, options.greeting = 1s, options.heartbeat = 50ms;
+    std::vector<FileDescriptor> silent;
+    options.agree = [&](int port) {
+      for (int i = 0; i < count; ++i) silent.push_back(stranger());
+      return port;
+    };
+    const Outcome outcome = run({options}, gather_once)[0];
+    const std::string part = count == 1
+                                 ? "; 1 connection has not said which rank it is;"
+                                 : fmt::format("; {} connections have not said which rank they are;", count);
+    EXPECT_NE(outcome.error.find(part), std::string::npos) << outcome.error;
+  }
+}
+
 TEST_F(StoreTest, StrangersAreRefusedAndChangeNothing) {
   const auto outcomes = run(all(2), [&](int rank, Store& store) {
     if (rank == 1) {
