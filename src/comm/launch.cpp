@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cstdint>
 #include <initializer_list>
 #include <limits>
 #include <optional>
@@ -15,11 +16,12 @@ namespace {
 constexpr int kMostRanks = 1 << 20, kMostPort = 65535;
 
 // A number in an environment variable; nothing if it is not set.
-std::optional<int> number_in(const Variables& variable, const char* name, int least, int most) {
+template <class T>
+std::optional<T> number_in(const Variables& variable, const char* name, T least, T most) {
   const char* text = variable(name);
   if (!text) return std::nullopt;
   const std::string_view all = text;
-  int value = 0;
+  T value = 0;
   const auto [end, failed] = std::from_chars(all.data(), all.data() + all.size(), value);
   if (failed != std::errc() || end != all.data() + all.size() || value < least || value > most) {
     throw Error(fmt::format("is '{}', not a number from {} to {}", all, least, most), name,
@@ -100,12 +102,13 @@ Launch by_slurm(const Variables& variable) {
   require_master(launch, "srun");
   // Steps on one machine get ports of their own, below those that the system gives out.
   constexpr int kFirstPort = 20'000, kPorts = 10'000, kStepsPerJob = 7;
-  constexpr int kMost = std::numeric_limits<int>::max();
-  const auto number = [&](const char* name) { return number_in(variable, name, 0, kMost).value_or(0); };
-  const int job = number("SLURM_JOB_ID"), step = number("SLURM_STEP_ID");
+  constexpr std::uint64_t kLeast = 0, kMost = std::numeric_limits<std::uint64_t>::max();
+  const auto number = [&](const char* name) { return number_in(variable, name, kLeast, kMost).value_or(0); };
+  const std::uint64_t job = number("SLURM_JOB_ID"), step = number("SLURM_STEP_ID");
   launch.session = fmt::format("{}.{}.{}", job, step, number("SLURM_RESTART_COUNT"));
-  launch.port = number_in(variable, "MASTER_PORT", 1, kMostPort)
-                    .value_or(kFirstPort + (job % kPorts * kStepsPerJob + step % kPorts) % kPorts);
+  launch.port =
+      number_in(variable, "MASTER_PORT", 1, kMostPort)
+          .value_or(kFirstPort + static_cast<int>((job % kPorts * kStepsPerJob + step % kPorts) % kPorts));
   return launch;
 }
 

@@ -144,6 +144,13 @@ TEST(Launch, Slurm) {
   EXPECT_EQ(launch.address, "node03");
   EXPECT_EQ(launch.session, "1234.0.0");
   EXPECT_EQ(launch_in(with(kSlurm, "SLURM_RESTART_COUNT", "2")).session, "1234.0.2");
+  for (const char* large : {"4294967290", "18446744073709551615"}) {
+    const Launch late = launch_in(with(kSlurm, "SLURM_JOB_ID", large));
+    EXPECT_EQ(late.session, std::string(large) + ".0.0");
+    EXPECT_GE(late.port, 20000);
+    EXPECT_LT(late.port, 30000);
+  }
+  expect_error(with(kSlurm, "SLURM_JOB_ID", "18446744073709551616"), "SLURM_JOB_ID: is '1844");
   EXPECT_GE(launch.port, 20000);
   EXPECT_LT(launch.port, 30000);
   EXPECT_NE(launch_in(with(kSlurm, "SLURM_STEP_ID", "1")).port, launch.port);
