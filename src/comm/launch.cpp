@@ -31,17 +31,18 @@ std::optional<T> number_in(const Variables& variable, const char* name, T least,
 }
 
 std::optional<int> first_number(const Variables& variable, std::initializer_list<const char*> names,
-                                int least) {
+                                int least, int most) {
   for (const char* name : names) {
-    if (const auto value = number_in(variable, name, least, kMostRanks)) return value;
+    if (const auto value = number_in(variable, name, least, most)) return value;
   }
   return std::nullopt;
 }
 
-void require_master(Launch& launch, const char* launcher) {
+void require_master(const Launch& launch, const Variables& variable, const char* launcher) {
   if (launch.address.empty()) {
-    throw Error(fmt::format("is not set, but {} has started {} ranks", launcher, launch.ranks), "MASTER_ADDR",
-                "set it to the host of rank 0");
+    throw Error(fmt::format("is {}, but {} has started {} ranks",
+                            variable("MASTER_ADDR") ? "empty" : "not set", launcher, launch.ranks),
+                "MASTER_ADDR", "set it to the host of rank 0");
   }
 }
 
@@ -59,7 +60,7 @@ Launch by_torchrun(const Variables& variable) {
   launch.local_rank = number_in(variable, "LOCAL_RANK", 0, launch.ranks - 1).value_or(launch.rank);
   launch.local_ranks = number_in(variable, "LOCAL_WORLD_SIZE", 1, launch.ranks).value_or(0);
   if (const char* address = variable("MASTER_ADDR")) launch.address = address;
-  require_master(launch, "a launcher");
+  require_master(launch, variable, "a launcher");
   if (const char* run = variable("TORCHELASTIC_RUN_ID")) launch.session = run;
   const auto port = number_in(variable, "MASTER_PORT", 1, kMostPort);
   if (!port) throw Error("is not set", "MASTER_PORT", "set it to a free port of rank 0's host");
@@ -78,11 +79,11 @@ Launch by_mpi(const Variables& variable) {
   const auto ranks = open || by_srun ? open : number_in(variable, "PMI_SIZE", 1, kMostRanks);
   if (!ranks || *ranks == 1) return {};
   Launch launch{.by = Launch::By::mpi, .ranks = *ranks};
-  launch.rank = first_number(variable, {"OMPI_COMM_WORLD_RANK", "PMI_RANK"}, 0).value_or(0);
+  launch.rank = first_number(variable, {"OMPI_COMM_WORLD_RANK", "PMI_RANK"}, 0, *ranks - 1).value_or(0);
   launch.local_rank =
-      first_number(variable, {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}, 0).value_or(0);
+      first_number(variable, {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}, 0, *ranks - 1).value_or(0);
   launch.local_ranks =
-      first_number(variable, {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}, 1).value_or(0);
+      first_number(variable, {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}, 1, *ranks).value_or(0);
   if (const char* address = variable("MASTER_ADDR")) launch.address = address;
   return launch;
 }
@@ -99,7 +100,7 @@ Launch by_slurm(const Variables& variable) {
   } else if (const char* hosts = variable("SLURM_STEP_NODELIST")) {
     launch.address = first_host(hosts);
   }
-  require_master(launch, "srun");
+  require_master(launch, variable, "srun");
   // Steps on one machine get ports of their own, below those that the system gives out.
   constexpr int kFirstPort = 20'000, kPorts = 10'000, kStepsPerJob = 7;
   constexpr std::uint64_t kLeast = 0, kMost = std::numeric_limits<std::uint64_t>::max();

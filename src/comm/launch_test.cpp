@@ -82,6 +82,7 @@ TEST(Launch, TorchrunsVariablesMustFit) {
   expect_error(without(kTorchrun, "RANK"), "RANK: is not set, but WORLD_SIZE is");
   expect_error(without(kTorchrun, "WORLD_SIZE"), "WORLD_SIZE: is not set, but RANK is");
   expect_error(without(kTorchrun, "MASTER_ADDR"), "MASTER_ADDR: is not set");
+  expect_error(with(kTorchrun, "MASTER_ADDR", ""), "MASTER_ADDR: is empty");
   expect_error(without(kTorchrun, "MASTER_PORT"), "MASTER_PORT: is not set");
 }
 
@@ -98,6 +99,14 @@ TEST(Launch, Mpirun) {
   EXPECT_EQ(launch.local_rank, 3);
   EXPECT_EQ(launch.local_ranks, 4);
   EXPECT_EQ(launch_in({{"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}}).local_rank, 1);
+}
+
+TEST(Launch, MpirunsVariablesMustFit) {
+  const Environment two = {{"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "1"}};
+  expect_error(with(two, "OMPI_COMM_WORLD_RANK", "9"),
+               "OMPI_COMM_WORLD_RANK: is '9', not a number from 0 to 1");
+  expect_error(with(two, "OMPI_COMM_WORLD_LOCAL_RANK", "2"), "OMPI_COMM_WORLD_LOCAL_RANK: is '2'");
+  expect_error(with(two, "OMPI_COMM_WORLD_LOCAL_SIZE", "3"), "OMPI_COMM_WORLD_LOCAL_SIZE: is '3'");
 }
 
 TEST(Launch, MpirunMayGetRank0sHost) {
