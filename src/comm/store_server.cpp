@@ -43,9 +43,11 @@ tcp::acceptor listening(asio::io_context& io, const StoreOptions& options) {
   tcp::acceptor acceptor(io);
   error_code failed;
   tcp::endpoint place(tcp::v6(), port);
-  const bool local = options.address == "localhost" || options.address.starts_with("127.");
-  if (local) {
-    place = {asio::ip::address_v4::loopback(), port};
+  error_code named;
+  auto address = asio::ip::make_address(options.address, named);
+  if (options.address == "localhost") address = asio::ip::address_v4::loopback();
+  if (address.is_loopback()) {
+    place = {address, port};
   } else if (acceptor.open(tcp::v6(), failed); failed) {
     place = {tcp::v4(), port};  // a system without IPv6
   } else {

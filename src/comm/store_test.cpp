@@ -12,8 +12,10 @@
 #include <atomic>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <future>
 #include <mutex>
+#include <sstream>
 #include <thread>
 
 #include "core/error.hpp"
@@ -650,6 +652,52 @@ TEST_F(StoreTest, ARunThatWaitsIsNotEndedByASecondRank0) {
   EXPECT_EQ(other.lost, "none");
   EXPECT_NE(outcomes[0].error.find("rank 1 of 2 has not connected"), std::string::npos) << outcomes[0].error;
   EXPECT_EQ(outcomes[0].lost, "none");
+}
+
+// The address at which a process of this machine listens on the port, as Linux prints it.
+std::string listening_at(int port) {
+  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream lines(path);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string number, place, peer, state;
+      words >> number >> place >> peer >> state;
+      if (state == "0A" && place.ends_with(fmt::format(":{:04X}", port)))
+        return place.substr(0, place.find(':'));
+    }
+  }
+  return "";
+}
+
+bool has_ipv6() {
+  std::ifstream addresses("/proc/net/if_inet6");
+  const std::string all(std::istreambuf_iterator<char>(addresses), {});
+  return all.find("00000000000000000000000000000001 ") != std::string::npos;
+}
+
+TEST_F(StoreTest, RanksOfThisMachineAloneUseItsLoopback) {
+  for (const auto& [address, place] : {std::pair{"127.0.0.1", "0100007F"},
+                                       {"127.0.0.2", "0200007F"},
+                                       {"localhost", "0100007F"},
+                                       {"::1", "00000000000000000000000001000000"},
+                                       {"127.0.0.1.evil.invalid", ""}}) {
+    if (std::string_view(address) == "::1" && !has_ipv6()) continue;
+    StoreOptions options = all(1)[0];
+    options.address = address;
+    options.greeting = 300ms;
+    std::string at;
+    options.agree = [&at](int port) {
+      at = listening_at(port);
+      return port;
+    };
+    run({options}, gather_once);
+    if (*place) {
+      EXPECT_EQ(at, place) << address;
+    } else {
+      EXPECT_EQ(at.find_first_not_of('0'), std::string::npos) << at;  // all addresses
+      EXPECT_NE(at, "");
+    }
+  }
 }
 
 TEST_F(StoreTest, OneOfTheThreadsOfARankSaysWhy) {
