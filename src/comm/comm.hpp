@@ -29,7 +29,8 @@ class Comm {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Bytes for a rank, or from one. Two ranks exchange their parts for each other in the order of the lists.
+  // Bytes for a rank, or from one. The n-th part that A sends to B fills the n-th part that B receives
+  // from A; both have the same size.
   struct Outgoing {
     int to;
     std::span<const std::byte> bytes;

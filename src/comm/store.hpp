@@ -1,4 +1,4 @@
-// Store: small texts between ranks that a launcher has started without MPI, over TCP.
+// Store: small texts between ranks, over TCP. MPI's ranks use it only to notice a lost one.
 //
 // Rank 0 listens, and every rank, rank 0 included, connects to it. The store carries texts and signs of life,
 // and tells every rank when another one ends. One rank then says why: the first that fails, or rank 0 if a
@@ -30,7 +30,8 @@ struct StoreOptions {
   std::chrono::milliseconds greeting{10'000};  // until a connection says which rank it is
   std::chrono::milliseconds heartbeat{5'000};  // between signs of life
   std::chrono::milliseconds silence{15'000};   // after which a rank counts as lost
-  // Every rank calls it, rank 0 with the port at which it listens: returns that port. Null: it is `port`.
+  // Tells all ranks rank 0's port. Rank 0 passes the port at which it listens, the others 0. If null, all use
+  // `port`.
   std::function<int(int port)> agree{};
   std::function<bool()> is_waiting{};  // whether this rank waits for others
 };
@@ -60,8 +61,8 @@ class Store {
   // The same on rank 0, and nothing elsewhere.
   std::vector<std::string> gather(std::string_view mine);
 
-  // Ends the other ranks because of an error of this one, which says why. If another rank does, returns how
-  // that one ends, and so do all.
+  // Ends the other ranks because of an error of this one, which says why. If another rank says why, returns
+  // that rank's ending; every rank then ends with it.
   std::optional<Ending> fail(Ending ending);
   // Ends all ranks because this one has waited for `limit`. Rank 0 names those that do not wait.
   void wait_too_long(std::chrono::seconds limit);
