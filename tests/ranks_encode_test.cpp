@@ -232,6 +232,23 @@ TEST_F(Encode, RanksWithOtherWeightsAreRefused) {
   }
 }
 
+// Under one path and of one size.
+TEST_F(Encode, RanksWithAnotherInputAreRefused) {
+  train();
+  fs::create_directories(folder / "elsewhere");
+  fs::copy(folder / "texts.jsonl", folder / "elsewhere");
+  change_last_byte(folder / "elsewhere/texts.jsonl");
+  const auto relative = [](Words words) {
+    words[4] = "texts.jsonl";
+    return words;
+  };
+  for (const Words& words :
+       {relative(encoding("embed", "bert", {})), relative(encoding("rank", "cross", {"--query", "the cat"})),
+        Words{"eval", "--model", path("run/model"), "--choices", "texts.jsonl"}}) {
+    expect_apart(words, words, "contents of the input", folder / "elsewhere");
+  }
+}
+
 // The ranks note the first error before they connect, and the second one after.
 TEST_F(Encode, AllEndLikeTheRankThatReports) {
   Words after = encoding("embed", "bert", {});

@@ -197,11 +197,11 @@ void require_same_input(const Comm& texts, const std::filesystem::path& input, c
     throw Error("is not a regular file, and several ranks must read it", input.string(),
                 "write it to a file first, or start one process");
   }
-  const std::vector<std::string> all = texts.all_gather(std::to_string(FileReader(input).size()));
+  const std::vector<std::string> all = texts.all_gather(checksum_of(input));
   for (std::size_t r = 1; r < all.size(); ++r) {
     if (all[r] == all.front()) continue;
-    throw Error(fmt::format("has {} bytes for rank 0 and {} for rank {}", all.front(), all[r], r),
-                input.string(), "give all ranks the same file");
+    throw Error(fmt::format("rank 0 and rank {} differ in the contents of the input", r), input.string(),
+                "give all ranks the same file");
   }
 }
 

@@ -58,7 +58,7 @@ void require_same_work(const Comm& texts, const OnRanksFlags& flags, const Conte
 void require_same_weights(const Comm& texts, const std::vector<std::filesystem::path>& sources);
 
 // Throws UsageError if several ranks cannot all read the input: standard input belongs to rank 0 alone.
-// Throws Error if its size differs. An empty path or "-" is standard input.
+// Throws Error if its contents differ. An empty path or "-" is standard input.
 void require_same_input(const Comm& texts, const std::filesystem::path& input, const std::string& option);
 
 }  // namespace warpwright::cli
