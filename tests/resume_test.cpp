@@ -242,6 +242,22 @@ TEST_F(ResumeCliTest, AFinishedRunChangesNothing) {
   EXPECT_TRUE(fs::exists(folder / "run/checkpoints/step_00000006/trainer.json"));
 }
 
+// As for a run that would go on. Without --data, the data are no longer needed.
+TEST_F(ResumeCliTest, AFinishedRunIsRefusedWithOtherData) {
+  make_shards(folder / "data", 5000, 500);
+  make_shards(folder / "other", 5000, 600);
+  succeeds(train("run", {"--steps", "2"}));
+  const Words other = resume("run", {"--data", path("other")});
+  fails(1, other, {"other: is not what the run was trained on", "--allow-data-change"});
+  Words allowed = other;
+  allowed.emplace_back("--allow-data-change");
+  fs::rename(folder / "data", folder / "moved");
+  for (const Words& words : {allowed, resume("run"), resume("run", {"--data", path("moved")})}) {
+    EXPECT_NE(succeeds(words).find("finished already after step 2"), std::string::npos);
+  }
+  fails(1, resume("run", {"--data", path("data")}), {"data: is not a folder"});
+}
+
 // The device is a CPU, which cannot use a table measured on a GPU.
 TEST_F(ResumeCliTest, ATunedTableThatDoesNotFitIsTold) {
   make_shards(folder / "data", 5000, 500);

@@ -138,19 +138,25 @@ TrainObserver observer_of(TrainWatcher& watcher, const Comm& comm) {
   return observer;
 }
 
-// True if the run has done all its steps before.
+// Options on the command line must be those of the finished run.
+void require_run(const SavedRun& saved, const TrainOptions& options, bool names_data) {
+  compare_options(saved.state.options, identity_of(options), saved.checkpoint, {});
+  if (!names_data || !saved.state.origin) return;
+  require_shards(options.data);
+  compare_origins(*saved.state.origin, origin_of(options, {}), options, {});
+}
+
+// True if the run has done all its steps before. Its data may be gone unless the command line names them.
 bool is_done(const TrainFlags& flags, const TrainOptions& options, const std::optional<SavedRun>& saved,
-             const Comm& comm) {
+             bool names_data, const Comm& comm) {
   const bool done = saved && is_finished(options.out, saved->state, options.schedule.steps);
   if (const auto all = gathered(comm, {done ? 1.0 : 0.0}); std::ranges::count(all, all[0]) < comm.size()) {
     throw Error("is finished for some ranks and not for others", options.out.string(),
                 "give all ranks the same folders and options");
   }
-  if (!done) {
-    check_data(flags, comm.size());
-    return false;
-  }
-  compare_options(saved->state.options, identity_of(options), saved->checkpoint, {});
+  if (!done || names_data) check_data(flags, comm.size());
+  if (!done) return false;
+  require_run(*saved, options, names_data);
   if (comm.rank() != 0) return true;
   clear_leftovers(options.out);
   fmt::print("finished already after step {}: model in {}; to train longer, give a larger --steps\n",
@@ -160,12 +166,12 @@ bool is_done(const TrainFlags& flags, const TrainOptions& options, const std::op
 
 // Returns false if a signal, or standard output that failed, stopped the run. `texts` carries texts between
 // the ranks.
-bool train(TrainFlags& flags, const std::optional<SavedRun>& saved, const Comm& texts) {
+bool train(TrainFlags& flags, const std::optional<SavedRun>& saved, bool names_data, const Comm& texts) {
   const bool leads = texts.rank() == 0;
   if (texts.size() > 1) stop_on_signals();  // a rank that ended by itself would look like a lost one
   const TrainOptions options = flags.finished_options();
   require_total_batch(flags, options.step, texts.size());
-  if (is_done(flags, options, saved, texts)) return true;
+  if (is_done(flags, options, saved, names_data, texts)) return true;
   require_shards(options.data);
   ContextOptions context_options = flags.device.context_options(flags.step.dtype);
   context_options.tuned = tuned_table(flags);
@@ -208,7 +214,9 @@ void run(TrainFlags& flags, CLI::App& command) {
     if (!saved) check_data(flags, launch.ranks);
     choose_device(flags.ranks, flags.device, command, launch, Exchanged::tensors);
   };
-  run_on_ranks(flags.ranks, prepare, [&](const Comm& texts) { finished = train(flags, saved, texts); });
+  const bool names_data = command.count("--data") > 0;
+  run_on_ranks(flags.ranks, prepare,
+               [&](const Comm& texts) { finished = train(flags, saved, names_data, texts); });
   if (finished) return;
   if (stop_request.signal == 0) throw RanksFailed{EXIT_FAILURE};  // rank 0 has said why it asked for the end
   throw StoppedBySignal{stop_request.signal};

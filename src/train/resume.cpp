@@ -78,6 +78,19 @@ void clear_leftovers(const fs::path& run) {
   remove_stale_partials(run);
 }
 
+ModelOrigin origin_of(const TrainOptions& options, const Notice& notice) {
+  std::vector<std::string> changed;
+  const ModelOrigin origin = {
+      .step = 0,
+      .sequence = options.step.T,
+      .tokenizer = text::fingerprint_in(options.data),
+      .data = fingerprint_of_data(options.data, options.allow_data_change ? &changed : nullptr)};
+  if (notice) {
+    for (const std::string& line : changed) notice(line);
+  }
+  return origin;
+}
+
 void compare_origins(const ModelOrigin& saved, const ModelOrigin& present, const TrainOptions& options,
                      const Notice& notice) {
   const auto compare = [&](const std::string& differs, bool allowed, const char* flag) {

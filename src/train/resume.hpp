@@ -36,6 +36,10 @@ bool is_finished(const std::filesystem::path& run, const TrainerState& state, st
 // Removes what killed processes left unfinished in a run's folder.
 void clear_leftovers(const std::filesystem::path& run);
 
+// What a run with these options records of its data and tokenizer before its first step. Throws Error if the
+// data are not what data.json lists; if the options allow it, tells `notice` instead.
+ModelOrigin origin_of(const TrainOptions& options, const Notice& notice);
+
 // Compares the data and tokenizer of a checkpoint with the present ones. Throws Error for a difference,
 // saying what changed; if the options allow it, tells `notice` instead.
 void compare_origins(const ModelOrigin& saved, const ModelOrigin& present, const TrainOptions& options,

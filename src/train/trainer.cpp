@@ -198,12 +198,7 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer,
                                         sampling_engine(options_));
   }
   boundary_ = boundary_of(options_, saved ? saved->checkpoint : options_.initial_model, notice);
-  std::vector<std::string> changed;
-  origin_ = {.step = 0,
-             .sequence = options_.step.T,
-             .tokenizer = text::fingerprint_in(options_.data),
-             .data = fingerprint_of_data(options_.data, options_.allow_data_change ? &changed : nullptr)};
-  for (const std::string& line : changed) notify(line);
+  origin_ = origin_of(options_, notice);
   if (saved) {
     restore(*saved);
   } else if (!options_.initial_model.empty()) {
