@@ -84,6 +84,18 @@ CLI::Validator at_least(std::int64_t least) {
       "");
 }
 
+CLI::Validator number_from(double least, double most) {
+  return CLI::Validator(
+      [least, most](std::string& text) {
+        double number = 0;
+        if (parse(text, number) != std::errc()) return std::string();  // check_values() says why
+        return number >= least && number <= most
+                   ? std::string()
+                   : fmt::format("is {}, give a number from {} to {}", text, least, most);
+      },
+      "");
+}
+
 CLI::Validator float_at_least(float least) {
   return CLI::Validator(
       [least](std::string& text) {

@@ -11,6 +11,9 @@ namespace warpwright::cli {
 // Accepts whole numbers of at least `least`.
 CLI::Validator at_least(std::int64_t least);
 
+// Accepts numbers from `least` to `most`.
+CLI::Validator number_from(double least, double most);
+
 // Accepts numbers of at least `least` that are finite as a float.
 CLI::Validator float_at_least(float least);
 

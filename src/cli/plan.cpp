@@ -309,6 +309,7 @@ void add_plan(CLI::App& app) {
                          "Predict memory and time of a training run over ranks, without running it. Times a "
                          "few steps of one slice here, unless --record is given");
   auto f = std::make_shared<PlanFlags>();
+  const CLI::Validator positive = number_from(1e-3, 1e9);  // no speed or size in use is near these ends
   command
       ->add_option("--gpus", f->ranks, "Ranks of the planned run, one for each GPU, or each process on CPUs")
       ->capture_default_str()
@@ -327,21 +328,21 @@ void add_plan(CLI::App& app) {
       ->add_option("--link-gbps", f->link_gbps,
                    "Gbit/s that a rank sends to the others of its node; default: measured between the ranks "
                    "that run `plan`, or in the record")
-      ->check(CLI::PositiveNumber);
+      ->check(positive);
   command
       ->add_option(
           "--network-gbps", f->network_gbps,
           "Gbit/s that a rank sends to other nodes; default: measured between ranks of several nodes "
           "that run `plan`, or in the record")
-      ->check(CLI::PositiveNumber);
+      ->check(positive);
   command
       ->add_option("--overlap", f->overlap,
                    "Share of an exchange that can overlap with kernels; default: 1 on GPUs, 0 on CPUs")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(number_from(0, 1));
   command
       ->add_option("--memory-gb", f->memory_gb,
                    "Memory of a rank's device in 10⁹ bytes; default: what this machine has for it")
-      ->check(CLI::PositiveNumber);
+      ->check(positive);
   command->add_flag("--json", f->json, "Print JSON");
   f->run.device.add_to(*command);
   f->run.ranks.set_command(*command);
