@@ -46,6 +46,15 @@ std::string gpus_here(int count) {
   return count == 0 ? "no GPU" : count == 1 ? "1 GPU" : fmt::format("{} GPUs", count);
 }
 
+// Throws the Error that says why there is no GPU.
+void throw_no_gpu() {
+  try {
+    device_info({DeviceKind::cuda, 0});
+  } catch (const Error& error) {
+    throw Error(error.problem(), "--gpus", error.remedy());
+  }
+}
+
 // Signals, from their handler to the loop that waits for the ranks.
 int noted[2] = {-1, -1};
 
@@ -183,7 +192,7 @@ CLI::Validator gpus_to_use() {
 
 int count_gpus(const std::string& value) {
   const int asked = parsed_gpus(value), here = cuda_device_count();
-  if (here == 0) device_info({DeviceKind::cuda, 0});  // its Error says why
+  if (here == 0) throw_no_gpu();
   if (asked > here) {
     throw Error(fmt::format("asks for {} GPUs, and this machine has {}", asked, gpus_here(here)), "--gpus",
                 "give fewer, or all");

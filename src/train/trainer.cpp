@@ -96,11 +96,13 @@ void require_shared(const fs::path& run, const Comm& comm) {
     std::this_thread::sleep_for(kPause);
     is_there = path_exists(path);
   }
-  const std::string missed = fmt::format("{} of {}", mine, rank_on_host(comm.rank()));
-  for (const std::string& other : comm.all_gather(is_there ? "" : missed)) {
-    if (other.empty()) continue;
-    throw Error(fmt::format("{} of rank 0 is not {}", told[2].get<std::string>(), other), "--out",
-                "give all ranks the same folder, on a file system that they share");
+  const std::string first = told[2].get<std::string>(), rank = rank_on_host(comm.rank());
+  const std::string differs = first == mine
+                                  ? fmt::format("{} is one folder for rank 0 and another for {}", mine, rank)
+                                  : fmt::format("{} of rank 0 is not {} of {}", first, mine, rank);
+  for (const std::string& problem : comm.all_gather(is_there ? "" : differs)) {
+    if (problem.empty()) continue;
+    throw Error(problem, "--out", "give all ranks the same folder, on a file system that they share");
   }
 }
 
