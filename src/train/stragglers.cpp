@@ -27,9 +27,9 @@ std::string Stragglers::add(std::int64_t step, double seconds, const std::vector
   if (window_.steps < kWindow) return "";
   const Sums full = std::exchange(window_, {});
   std::string line = line_about(full);
-  const std::size_t slowest = line.empty() ? hosts_.size() : full.slowest();
-  if (std::exchange(named_, slowest) == slowest) return "";
-  return line;
+  if (line.empty()) return "";
+  const std::size_t slowest = full.slowest();
+  return std::exchange(named_, slowest) == slowest ? "" : line;
 }
 
 std::string Stragglers::summary() const {
