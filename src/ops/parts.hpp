@@ -16,6 +16,8 @@ struct Part {
   const Op<A>& op;
   typename A::Problem problem;
 };
+template <class A>
+Part(const Op<A>&, const typename A::Problem&) -> Part<A>;
 
 // The workspace and the configuration of a kernel that runs the selector's kernel of each part.
 template <class Problem>
