@@ -133,7 +133,7 @@ void attention_to_cache(Context& ctx, const TransformerPass& t, const Transforme
                          .window = p.window});
 }
 
-// In the place of q and k: their gradients before the positions were rotated into them, if they were.
+// Writes dq, dk and dv; dq and dk are rotated back if the model has rope.
 void attention_gradient(Context& ctx, const TransformerPass& t, const TransformerBlock& p,
                         const TransformerBlockActivations& a, const TransformerBackwardBuffers::Block& d) {
   const Tensor qk = attended(t.d, a);

@@ -4,8 +4,9 @@
 // bits.
 //
 // All tensors are self-attention's. dqk is (N, NH + KH, HS), with the heads of dq and then those of dk; its
-// rows may be strided. A wrong position is reported as by ops/rope. On a GPU, dqk of its row is then
-// arbitrary; on a CPU, dqk of all rows. Throws Error if an argument does not fit.
+// rows may be strided. A wrong position is reported as in ops/rope. On a GPU, dqk of its row is then
+// arbitrary; on a CPU, dqk of all rows. The offsets end at N.
+// Throws Error if an argument does not fit.
 #pragma once
 
 #include "ops/attention/attention.hpp"

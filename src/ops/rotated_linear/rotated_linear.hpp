@@ -1,10 +1,10 @@
 // The product that makes q, k and v, with the rotation of q and k after it.
-//   out = x·Wᵀ + bias, then the first `rotated` elements of a row are rotated: heads of R elements, in pairs
+//   out = x·Wᵀ + bias, then the first `rotated` heads of each row are rotated
 // ops/matmul has the sums of a product, ops/rope the rotation, its positions and their errors. `separate`
 // runs those operations' kernels one after the other. A fused kernel does not round q and k before it rotates
 // them, and does not read them again.
 //
-// A wrong position is reported as by ops/rope. On a GPU, q and k of its row are then arbitrary; on a CPU, q
+// A wrong position is reported as in ops/rope. On a GPU, q and k of its row are then arbitrary; on a CPU, q
 // and k of all rows.
 //
 // All tensors but the tables have one dtype. The rows of x may be strided; the rest is contiguous. No two
