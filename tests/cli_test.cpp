@@ -364,6 +364,13 @@ TEST_F(CliTest, InfoSaysWhereTheNumberOfThreadsComesFrom) {
   }
 }
 
+TEST_F(CliTest, MoreThreadsThanFourForAProcessorAreRefused) {
+  const char* of_one = "taskset -c \"$(taskset -cp $$ | sed 's/.*[ ,-]//')\" $W train --data no --out run";
+  shell_fails(2, fmt::format("{} --threads 5", of_one),
+              {"--threads", "is 5, give 0 to 4: this process may use 1 processor"});
+  shell_fails(1, fmt::format("{} --threads 4", of_one), {"no: is not a folder"});
+}
+
 // libgomp prints its wait policy when it starts.
 TEST_F(CliTest, ThreadsSpinForAShortTimeUnlessTheEnvironmentChooses) {
   const auto turns = [&](const std::string& environment) {

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <optional>
@@ -48,6 +49,29 @@ CLI::Validator device_name() {
       words.get_description());
 }
 
+namespace {
+
+// Many threads for a processor seem to stand still: in every parallel region, each waits for all others. A
+// resumed run's number may be that of another machine, and is not checked.
+CLI::Validator threads_here() {
+  return CLI::Validator(
+      [](std::string& text) {
+        constexpr std::int64_t kEach = 4;
+        const int processors = processors_here();
+        const std::int64_t most = std::min<std::int64_t>(kEach * processors, kMaxThreads);
+        std::int64_t number = 0;
+        const char* end = text.data() + text.size();
+        const auto parsed = std::from_chars(text.data(), end, number);
+        if (parsed.ec != std::errc() || parsed.ptr != end) return std::string();  // check_values() says why
+        if (number >= 0 && number <= most) return std::string();
+        return fmt::format("is {}, give 0 to {}: this process may use {}", number, most,
+                           counted(processors, "processor"));
+      },
+      "");
+}
+
+}  // namespace
+
 void DeviceFlags::add_to(CLI::App& command) {
   command.add_option("--device", device, "Device to compute on; N counts GPUs from 0")
       ->capture_default_str()
@@ -55,9 +79,10 @@ void DeviceFlags::add_to(CLI::App& command) {
   command
       .add_option(
           "--threads", threads,
-          "CPU threads; 0: OMP_NUM_THREADS, or what the affinity mask and the CPU quota allow (see info)")
+          "CPU threads, at most 4 for each processor; 0: OMP_NUM_THREADS, or what the affinity mask and the "
+          "CPU quota allow (see info)")
       ->capture_default_str()
-      ->check(CLI::Range(0, kMaxThreads));
+      ->check(threads_here());
 }
 
 Device DeviceFlags::place() const {

@@ -118,9 +118,12 @@ std::string DefaultThreads::reason() const {
   return fmt::format("the CPU quota of cgroup {}", quota->group);
 }
 
+int processors_here() {
+  return std::max(1, omp_get_num_procs());
+}
+
 DefaultThreads default_threads(const fs::path& root) {
-  DefaultThreads found{1, std::max(1, omp_get_num_procs()), cgroup_cpu_quota(root),
-                       DefaultThreads::Source::affinity};
+  DefaultThreads found{1, processors_here(), cgroup_cpu_quota(root), DefaultThreads::Source::affinity};
   found.threads = std::min(found.processors, kMaxThreads);
   if (found.quota && std::ceil(found.quota->processors) < found.threads) {
     found.threads = std::max(1, static_cast<int>(std::ceil(found.quota->processors)));

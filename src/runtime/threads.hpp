@@ -13,6 +13,9 @@ namespace warpwright {
 // The most threads that a user can ask for.
 inline constexpr int kMaxThreads = 4096;
 
+// The processors in the affinity mask, at least 1.
+int processors_here();
+
 // The number of threads if the user gives none, and what decided it.
 struct DefaultThreads {
   enum class Source { environment, affinity, quota };
