@@ -5,6 +5,7 @@
 #include <map>
 
 #include "ops/gated_linear/cases.hpp"
+#include "ops/testing/hopper.hpp"
 #include "ops/testing/repeated.hpp"
 #include "ops/testing/repeats.hpp"
 
@@ -327,15 +328,6 @@ TEST(GatedLinear, RefusesTensorsThatDoNotFit) {
 }
 
 #if WARPWRIGHT_CUDA
-DeviceInfo a_hopper(const ForcedChoices& forced) {
-  DeviceInfo device;
-  device.device = {DeviceKind::cuda, 0};
-  device.gpu.major = 9;
-  device.gpu.multiprocessors = 132;
-  device.forced = &forced;
-  return device;
-}
-
 // The variants for a forward and a dx of this size on a Hopper.
 std::pair<std::string_view, std::string_view> chosen_on_a_hopper(const gated_linear::Case& c,
                                                                  const ForcedChoices& forced = {}) {

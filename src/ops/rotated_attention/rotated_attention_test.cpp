@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/rotated_attention/cases.hpp"
+#include "ops/testing/hopper.hpp"
 #include "ops/testing/repeats.hpp"
 
 namespace warpwright::ops {
@@ -133,22 +134,55 @@ TEST(RotatedAttention, RefusesTensorsThatDoNotFit) {
 }
 
 #if WARPWRIGHT_CUDA
-TEST(RotatedAttention, AForcedKernelOfAPartIsUsed) {
+RotatedAttentionProblem bench_problem() {
   Fixture fixture = Fixture::of_shapes();
-  const auto problem =
-      rotated_attention::make_backward(rotated_attention::gpu_bench_cases()[0], DType::bf16, fixture)
-          .problem();
+  return rotated_attention::make_backward(rotated_attention::gpu_bench_cases()[0], DType::bf16, fixture)
+      .problem();
+}
+
+TEST(RotatedAttention, AForcedKernelOfAPartIsUsed) {
+  const RotatedAttentionProblem problem = bench_problem();
   const auto chosen = [&](const ForcedChoices& forced) {
-    DeviceInfo device;
-    device.device = {DeviceKind::cuda, 0};
-    device.gpu.major = 9;
-    device.gpu.multiprocessors = 132;
-    device.forced = &forced;
-    return choose(device, rotated_attention_backward_op(), problem).variant->name;
+    return choose(a_hopper(forced), rotated_attention_backward_op(), problem).text;
   };
   EXPECT_EQ(chosen({}), "cuda.flash_sm90");
-  EXPECT_EQ(chosen({{"attention.backward", "cuda.flash_sm90"}}), "cuda.separate");
-  EXPECT_EQ(chosen({{"rope", "cuda.plain"}}), "cuda.separate");
+  EXPECT_EQ(chosen({{"attention.backward", "cuda.flash_sm90"}}),
+            "cuda.separate[cuda.flash_sm90, cuda.packed[16 bytes]]");
+  EXPECT_EQ(chosen({{"rope", "cuda.plain"}}), "cuda.separate[cuda.flash_sm90, cuda.plain]");
+  EXPECT_EQ(chosen({{"attention.forward", "cuda.flash"}}), "cuda.flash_sm90");  // no part of this operation
+  EXPECT_EQ(chosen({{"rope.forward", "cuda.plain"}}), "cuda.flash_sm90");
+}
+
+TEST(RotatedAttention, TheFusedKernelRefusesWhatItDoesNotCompute) {
+  const ForcedChoices none;
+  const auto& variant = find_variant(rotated_attention_backward_op(), "cuda.flash_sm90");
+  const DeviceInfo device = a_hopper(none);
+  EXPECT_EQ(variant.refuse(bench_problem(), device), "");
+  const auto refused = [&](auto change) {
+    auto changed = bench_problem();
+    change(changed);
+    return variant.refuse(changed, device);
+  };
+  EXPECT_NE(refused([](auto& p) { p.rope.layout = RopeLayout::interleaved; }), "");
+  EXPECT_NE(refused([](auto& p) { p.rope.R = 32; }), "");
+  EXPECT_NE(refused([](auto& p) { p.rope.aligned = false; }), "");
+  EXPECT_NE(refused([](auto& p) { p.attention.layout.aligned = false; }), "");
+  EXPECT_NE(refused([](auto& p) { p.attention.HS = p.rope.HS = p.rope.R = 96; }), "");
+  EXPECT_NE(refused([](auto& p) { p.attention.Nq = 0; }), "");
+}
+
+// A gradient or a table that does not begin at a multiple of 16 bytes.
+TEST(RotatedAttention, AlignmentIsPartOfTheProblem) {
+  Fixture fixture(6);
+  const auto right =
+      rotated_attention::make_backward({attention::self_attention({9}, 2, 64)}, DType::bf16, fixture);
+  EXPECT_TRUE(right.problem().rope.aligned);
+  auto args = right;
+  args.dqk = fixture.output(DType::bf16, {9, 4, 65}).slice(2, 0, 64);
+  EXPECT_FALSE(args.problem().rope.aligned);
+  args = right;
+  args.cos = fixture.output(DType::f32, {9 * 32 + 1}).slice(0, 1, 9 * 32).view({9, 32});
+  EXPECT_FALSE(args.problem().rope.aligned);
 }
 #endif
 

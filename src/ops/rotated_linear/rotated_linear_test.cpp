@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ops/rotated_linear/cases.hpp"
+#include "ops/testing/hopper.hpp"
 #include "ops/testing/repeated.hpp"
 #include "ops/testing/repeats.hpp"
 
@@ -128,15 +129,6 @@ TEST(RotatedLinear, RefusesTensorsThatDoNotFit) {
 }
 
 #if WARPWRIGHT_CUDA
-DeviceInfo a_hopper(const ForcedChoices& forced) {
-  DeviceInfo device;
-  device.device = {DeviceKind::cuda, 0};
-  device.gpu.major = 9;
-  device.gpu.multiprocessors = 132;
-  device.forced = &forced;
-  return device;
-}
-
 std::string_view chosen_on_a_hopper(const rotated_linear::Case& c, const ForcedChoices& forced = {}) {
   Fixture fixture = Fixture::of_shapes();
   const auto args = rotated_linear::make_forward(c, DType::bf16, RopeLayout::half, fixture);
@@ -150,9 +142,19 @@ TEST(RotatedLinear, ATrainingStepIsFusedAndFewRowsAreNot) {
 }
 
 TEST(RotatedLinear, AForcedKernelOfAPartIsUsed) {
-  for (const auto& [part, kernel] :
-       {std::pair("matmul", "cuda.persistent"), {"rope", "cuda.plain"}, {"rope.forward", "cuda.plain"}}) {
-    EXPECT_EQ(chosen_on_a_hopper({16384, 18, 16, 64, 896}, {{part, kernel}}), "cuda.separate") << part;
+  const auto chosen = [](const ForcedChoices& forced) {
+    Fixture fixture = Fixture::of_shapes();
+    const auto args =
+        rotated_linear::make_forward({16384, 18, 16, 64, 896}, DType::bf16, RopeLayout::half, fixture);
+    return choose(a_hopper(forced), rotated_forward_op(), args.problem()).text;
+  };
+  EXPECT_NE(chosen({{"matmul", "cuda.block"}}).find("cuda.separate[cuda.block["), std::string::npos);
+  for (const char* name : {"rope", "rope.forward"}) {
+    const std::string text = chosen({{name, "cuda.plain"}});
+    EXPECT_TRUE(text.starts_with("cuda.separate[") && text.ends_with(", cuda.plain]")) << text;
+  }
+  for (const char* name : {"rope.backward", "matmul.dx"}) {  // no parts of this operation
+    EXPECT_TRUE(chosen({{name, "cuda.plain"}}).starts_with("cuda.persistent[")) << name;
   }
 }
 
@@ -178,6 +180,9 @@ TEST(RotatedLinear, TheFusedKernelRefusesWhatItDoesNotCompute) {
   EXPECT_NE(refused([](auto& q) { q.rope.R = q.rope.HS = 96; }), "");
   EXPECT_NE(refused([](auto& q) { q.rope.P = 0; }), "");
   EXPECT_NE(refused([](auto& q) { q.product.K = 60; }), "");
+  EXPECT_NE(refused([](auto& q) { q.product.K = 0; }), "");
+  EXPECT_NE(refused([](auto& q) { q.product.M = 0; }), "");
+  EXPECT_NE(refused([](auto& q) { q.product.M = std::int64_t{1} << 31; }), "");
 }
 #endif
 
