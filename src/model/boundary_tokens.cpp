@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
@@ -22,6 +23,7 @@ constexpr const char *kBos = "bos_token_id", *kEos = "eos_token_id";
 BoundaryTokens BoundaryTokens::with_eos(std::int64_t id) const {
   BoundaryTokens tokens = id;
   if (bos && std::ranges::find(eos, *bos) == eos.end()) tokens.bos = bos;
+  if (eos.size() > 1) std::ranges::remove_copy(eos, std::back_inserter(tokens.eos), id);
   return tokens;
 }
 

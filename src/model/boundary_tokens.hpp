@@ -17,7 +17,8 @@ struct BoundaryTokens {
   std::optional<std::int64_t> bos;  // none: null
   std::vector<std::int64_t> eos;    // each of them ends a text; none: null, one: a number, several: a list
 
-  // The same with another end of text. A bos that was also the eos, or was not there, follows it.
+  // The same with this end of text: in the place of one, and before those of several. A bos that was also the
+  // eos, or was not there, follows it.
   BoundaryTokens with_eos(std::int64_t id) const;
 
   // "bos_token_id" and "eos_token_id" of a config.json. Throws Error for anything but ids.

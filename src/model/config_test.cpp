@@ -100,6 +100,8 @@ TEST(Config, LlamaRefusesWhatItDoesNotComputeByNameAndValue) {
   EXPECT_MENTIONS(llama_error("num_key_value_heads", 3), "3 key heads do not divide 4 heads");
   EXPECT_MENTIONS(llama_error("head_dim", 3), "head_dim is 3");
   EXPECT_MENTIONS(llama_error("hidden_act", "relu"), "\"hidden_act\" is \"relu\"");
+  EXPECT_EQ(llama_error("partial_rotary_factor", 1.0), "no error");
+  EXPECT_MENTIONS(llama_error("partial_rotary_factor", 0.99), "rotates 1 of 2 elements of a head");
   EXPECT_MENTIONS(llama_error("pretraining_tp", 2), "\"pretraining_tp\" is 2, only 1");
   EXPECT_MENTIONS(llama_error("num_local_experts", 8), "\"num_local_experts\" is 8");
   EXPECT_MENTIONS(llama_error("attn_logit_softcapping", 50.0), "\"attn_logit_softcapping\" is 50.0");
@@ -250,7 +252,7 @@ TEST(Config, WindowsAreRefusedByNameAndValue) {
   qwen2["layer_types"] = json::array({"sliding_attention"});
   EXPECT_EQ(error_of(qwen2, "sliding_window", 4), "no error");
   EXPECT_MENTIONS(error_of(qwen2, "sliding_window", nullptr), "and there is no sliding_window");
-  EXPECT_MENTIONS(error_of(qwen2, "use_sliding_window", false), "and there is no sliding_window");
+  EXPECT_MENTIONS(error_of(qwen2, "use_sliding_window", false), "and use_sliding_window is false");
   EXPECT_MENTIONS(llama_error("sliding_window", 7), "\"sliding_window\" is 7, below the 8");
   EXPECT_MENTIONS(llama_error("layer_types", json::array({"sliding_attention"})),
                   "\"layer_types\" is [\"sliding_attention\"]");
@@ -316,6 +318,10 @@ TEST(Config, SeveralTokensMayEndAText) {
   EXPECT_EQ(llama.with_eos(5).bos, 1);
   EXPECT_EQ(BoundaryTokens(2).with_eos(5).bos, 5);  // one token for both
   EXPECT_EQ(BoundaryTokens().with_eos(5).bos, 5);
+  EXPECT_EQ(llama.with_eos(5).eos, (std::vector<std::int64_t>{5}));
+  const BoundaryTokens chat = BoundaryTokens::from_json({{"eos_token_id", {2, 7, 9}}}, "");
+  EXPECT_EQ(chat.with_eos(5).eos, (std::vector<std::int64_t>{5, 2, 7, 9}));
+  EXPECT_EQ(chat.with_eos(7).eos, (std::vector<std::int64_t>{7, 2, 9}));
 }
 
 TEST(Config, NamedSizesAreThoseOfTheModels) {

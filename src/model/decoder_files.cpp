@@ -19,8 +19,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tokenizer_config.json",   "vocab.json",
-                                           "merges.txt",     "special_tokens_map.json", "added_tokens.json"};
+constexpr const char* kTokenizerFiles[] = {
+    "tokenizer.json",          "tokenizer_config.json", "vocab.json",         "merges.txt",
+    "special_tokens_map.json", "added_tokens.json",     "chat_template.jinja"};
 
 nlohmann::json read_config_json(const fs::path& folder) {
   constexpr std::uint64_t kMostBytes = 1 << 20;

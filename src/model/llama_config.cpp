@@ -38,6 +38,7 @@ constexpr std::string_view kKnown[] = {"attention_bias",
                                        "num_attention_heads",
                                        "num_hidden_layers",
                                        "num_key_value_heads",
+                                       "partial_rotary_factor",
                                        "pretraining_tp",
                                        "rms_norm_eps",
                                        "rope_interleaved",
@@ -107,7 +108,11 @@ std::vector<bool> window_layers_of(const LlamaConfig& c, const json& config, con
     layers.push_back(type == kSliding);
   }
   if (c.window == 0 && std::ranges::count(layers, true) > 0)
-    refuse_value("layer_types", *types, "and there is no sliding_window", where);
+    refuse_value("layer_types", *types,
+                 has_window_switch(c.family) && !config_flag(config, "use_sliding_window", false, where)
+                     ? "and use_sliding_window is false"
+                     : "and there is no sliding_window",
+                 where);
   return layers;
 }
 
@@ -327,7 +332,10 @@ LlamaConfig LlamaConfig::from_json(LlamaFamily family, const json& json, const s
     require_value(json, "mlp_bias", false, where);
   }
   c.tied_head = config_flag(json, "tie_word_embeddings", false, where);
-  c.rope = rope_of(json, c.head_size, {.theta = config_number(json, "rope_theta", 10000, where)}, where);
+  c.rope = rope_of(json, c.head_size,
+                   {.theta = config_number(json, "rope_theta", 10000, where),
+                    .share = config_number(json, "partial_rotary_factor", 1, where)},
+                   where);
   c.activation = activation_of(json, where);
   c.validate(where);
   read_windows(c, json, where);

@@ -129,19 +129,21 @@ TrainOptions checked(Context& context, TrainOptions options, const Comm& comm) {
   return options;
 }
 
-// The tokens that begin and end a text in the models that a run writes. data.json names the end of text. A
-// run without it keeps what the model that it began with (a folder, or another path) names, or asks a
-// tokenizer.
+// The tokens that begin and end a text in the models that a run writes. data.json names the end of text, and
+// a model that has several keeps the others. A run without data.json keeps what the model that it began with
+// (a folder, or another path) names, or asks a tokenizer.
 BoundaryTokens boundary_of(const TrainOptions& o, const fs::path& begun_with, const Notice& notice) {
   const Decoder& decoder = *o.step.model;
   const auto exists = [&](std::int64_t id) { return id >= 0 && id < decoder.vocab(); };
-  const BoundaryTokens named = is_folder(begun_with) ? read_boundary_tokens(begun_with) : BoundaryTokens();
-  if (const auto manifest = read_manifest(o.data)) return named.with_eos(manifest->end_of_text);
+  BoundaryTokens named = is_folder(begun_with) ? read_boundary_tokens(begun_with) : BoundaryTokens();
+  const auto manifest = read_manifest(o.data);
+  if (manifest) named = named.with_eos(manifest->end_of_text);
   if (const auto wrong = std::ranges::find_if_not(named.eos, exists); wrong != named.eos.end()) {
     throw Error(
         fmt::format("\"eos_token_id\" is {}, but the vocabulary has ids below {}", *wrong, decoder.vocab()),
         (begun_with / "config.json").string(), "write the tokenizer's id, or null for none");
   }
+  if (manifest) return named;
   std::optional<text::Tokenizer> tokenizer;
   if (named.eos.empty() && text::has_tokenizer(o.data)) tokenizer = text::Tokenizer::load(o.data);
   const bool asks = tokenizer && tokenizer->eos_id() && exists(*tokenizer->eos_id());
