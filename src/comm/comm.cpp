@@ -152,8 +152,14 @@ std::unique_ptr<const Comm> imagined_rank(int rank, int ranks) {
 }
 
 std::unique_ptr<const Comm> connect_ranks(const Launch& launch, const RankOptions& options) {
-  if (launch.by == Launch::By::nobody) return std::make_unique<Single>();
-  if (launch.by == Launch::By::mpi) return connect_by_mpi(launch, options);
+  switch (launch.by) {
+    case Launch::By::nobody:
+      return std::make_unique<Single>();
+    case Launch::By::mpi:
+      return connect_by_mpi(launch, options);
+    case Launch::By::store:
+      break;
+  }
   return std::make_unique<Stored>(launch, options.command,
                                   std::make_shared<Watchdog>(launch.rank, options.limit, options.lost));
 }

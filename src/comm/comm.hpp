@@ -20,6 +20,8 @@
 
 namespace warpwright {
 
+// One thread of a rank makes these calls (MPI_THREAD_FUNNELED). If another rank is lost, a call throws
+// LossError, or the watchdog ends the process.
 class Comm {
  public:
   Comm(const Comm&) = delete;
@@ -30,7 +32,8 @@ class Comm {
   int size() const { return size_; }
 
   // Bytes for a rank, or from one. The n-th part that A sends to B fills the n-th part that B receives
-  // from A; both have the same size.
+  // from A; both have the same size, which may be 0. Over several GPUs, a part for the rank itself is not
+  // copied.
   struct Outgoing {
     int to;
     std::span<const std::byte> bytes;
@@ -65,7 +68,8 @@ class Comm {
   virtual std::unique_ptr<const Exchange> prepare(std::vector<Outgoing> send,
                                                   std::vector<Incoming> receive) const;
   std::unique_ptr<const Exchange> prepare_reduce(std::vector<Summed> places) const;
-  // The texts of all ranks, by rank. At most kMostText bytes of each rank, since every rank gets everything.
+  // The texts of all ranks, by rank. Throws Error for more than kMostText bytes, since every rank gets
+  // everything.
   std::vector<std::string> all_gather(std::string_view mine) const;
   // The texts of all ranks, by rank, on rank 0, and nothing elsewhere. They may be of any size.
   std::vector<std::string> gather(std::string_view mine) const;
@@ -117,9 +121,9 @@ struct RankOptions {
   std::string command{};  // the same for all ranks
 };
 
-// This process among those that its launcher has started. Throws Error if they cannot be reached or have
-// another command, and LossError if one is lost. One call per process: destroying the object disconnects the
-// ranks.
+// This process among those that its launcher has started. Throws Error if they have another command, and
+// LossError if they cannot be reached or one is lost. One call per process: destroying the object disconnects
+// the ranks.
 std::unique_ptr<const Comm> connect_ranks(const Launch& launch, const RankOptions& options = {});
 
 // For a process with an error before connect_ranks(): as Store::fail(). Rank 0 says why before it makes this

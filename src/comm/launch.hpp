@@ -27,7 +27,7 @@ using Variables = std::function<const char*(const char* name)>;
 
 // The last launcher that started this process counts: torchrun's variables come before those of mpirun, and
 // those before Slurm's. A launcher with one rank does not count. Throws Error if variables contradict each
-// other.
+// other, if one is missing, or if one is not a number in its range.
 Launch read_launch(const Variables& variable = [](const char* name) { return std::getenv(name); });
 
 // The names that launchers (Open MPI's mpirun, torchrun, srun) give this run, the same for its ranks on this
