@@ -41,9 +41,7 @@ void run(const Context& context, const MatmulForward& args, const Selection& sel
         p.adds_matrix = static_cast<bool>(args.residual);
         p.scale = args.scale;
         if (args.rows) p.work.rows_on_device = args.rows.as<std::int32_t>();
-        // The kernel requests a residual before it waits for the previous kernel, which may write the
-        // residual.
-        p.overlaps = gpu::overlaps(context) && !args.residual;
+        p.overlaps = gpu::overlaps(context);
       },
       "matmul.forward on wgmma");
 }

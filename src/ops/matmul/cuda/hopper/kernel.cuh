@@ -72,6 +72,8 @@ __global__ void __launch_bounds__(K::Tile::kThreads, 1)
   }
 
   take_registers<Tile::kGroupRegisters>();
+  // The consumers request a residual before the producer, which waits by itself, has sent a slab.
+  if (K::Epilogue::reads_matrix(p)) gpu::wait_for_kernels_before();
   Consumer<K>(p, shared, place, group, release).consume(schedule);
   if (elected()) wait_until_stores_have_read<0>();
   if constexpr (Tile::kCluster > 1) cluster_barrier();

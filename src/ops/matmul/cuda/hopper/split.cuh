@@ -265,6 +265,7 @@ __device__ void consume_split(const Parameters& p, const SplitShared<typename K:
                               const SplitPart<typename K::Tile>& part, int group, int warp, int helpers,
                               const Release<1>& release) {
   using Tile = typename K::Tile;
+  if (K::Epilogue::reads_matrix(p)) gpu::wait_for_kernels_before();
 #pragma unroll 1
   for (int i = threadIdx.x; i < part.quads(); i += Tile::kGroups * kGroupThreads) {
     if (i % 16 == 0) part.template quad<K>(p, i).prefetch();
