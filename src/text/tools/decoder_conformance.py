@@ -8,7 +8,7 @@ For each family of decoder_families.py, src/text/golden/decoders holds
 FAMILY/tokenizer.json   a vocabulary of 900 tokens, trained on golden/text.txt
 FAMILY/ids.json         for each text: its ids with special tokens as text, recognized, and with the template
 and texts.json the texts. Without --write, the ids of random strings are compared, and what they decode to; the pieces
-of each pattern, and NFC, for every code point and for random strings.
+of each pattern, and NFC, for every code point and for random strings. published_tokenizers.py makes folders for --folders.
 """
 
 import argparse
@@ -120,10 +120,10 @@ def compare_decoding(name, tokenizer, program, folder, strings):
     return not wrong
 
 
-def check(program, rng, count, families):
+def check(program, rng, count, folders):
     fine = True
-    for name in families:
-        folder = FOLDER / name
+    for folder in folders:
+        name = folder.name
         strings = [hostile_string(rng) for _ in range(count)]
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         for special in (False, True):
@@ -206,6 +206,7 @@ def main():
     parser.add_argument("--strings", type=int, default=100000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=list(FAMILIES))
+    parser.add_argument("--folders", nargs="+", type=pathlib.Path, default=[], help="check the tokenizer.json of these instead, and no patterns")
     parser.add_argument("--short", action="store_true", help="leave out every code point's pieces and NFC")
     parser.add_argument("--write", action="store_true", help="write the goldens, and stop")
     args = parser.parse_args()
@@ -213,9 +214,10 @@ def main():
         write()
         return 0
     rng = random.Random(args.seed)
-    fine = args.short or check_pieces(args.pipe, rng, args.strings)
-    fine &= args.short or check_nfc(args.pipe, rng, args.strings)
-    fine &= check(args.pipe, rng, args.strings, args.families)
+    short = args.short or bool(args.folders)
+    fine = short or check_pieces(args.pipe, rng, args.strings)
+    fine &= short or check_nfc(args.pipe, rng, args.strings)
+    fine &= check(args.pipe, rng, args.strings, args.folders or [FOLDER / name for name in args.families])
     print("all identical" if fine else "DIFFERENCES FOUND")
     return 0 if fine else 1
 
