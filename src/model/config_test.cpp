@@ -148,12 +148,32 @@ TEST(Config, LlamaReadsEveryScalingAndRefusesOthers) {
   EXPECT_MENTIONS(llama_error("rope_scaling", {{"rope_type", "linear"}, {"type", "yarn"}, {"factor", 2.0}}),
                   "\"type\" is \"yarn\", and rope_type is \"linear\"");
   config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};  // and rope_parameters
-  EXPECT_MENTIONS(message_of([&] { decoder_of_config(config, "config.json"); }),
-                  "rope_scaling says something else");
+  const std::string differ = message_of([&] { decoder_of_config(config, "config.json"); });
+  EXPECT_MENTIONS(differ, "\"rope_scaling\" is {\"factor\":2.0,\"rope_type\":\"linear\"}");
+  EXPECT_MENTIONS(differ, "\"rope_parameters\", which says something else, is {\"factor\":8.0,");
   config["rope_scaling"] = config["rope_parameters"];
   EXPECT_NO_THROW(decoder_of_config(config, "config.json"));
   EXPECT_MENTIONS(llama_error("rope_scaling", 3), "not an object");
   EXPECT_MENTIONS(llama_error("rope_theta", 0.5), "theta");
+}
+
+// rope_scaling takes the theta outside it, as transformers does.
+TEST(Config, RopeScalingAndRopeParametersMaySayTheSameInOtherWords) {
+  const auto error_with = [](const json& scaling, const json& parameters, double theta) {
+    json config = kLlama;
+    config.update({{"rope_scaling", scaling}, {"rope_parameters", parameters}, {"rope_theta", theta}});
+    return message_of([&] { decoder_of_config(config, "config.json"); });
+  };
+  const json old_linear = {{"type", "linear"}, {"factor", 2}};
+  const json linear = {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 500.0}};
+  const json plain = {{"rope_theta", 500.0}, {"rope_type", "default"}, {"partial_rotary_factor", 1.0}};
+  EXPECT_EQ(error_with(old_linear, linear, 500), "no error");
+  EXPECT_EQ(error_with(linear, old_linear, 500), "no error");
+  EXPECT_EQ(error_with({{"rope_theta", 500}}, plain, 10000), "no error");
+  EXPECT_EQ(error_with(json::object(), plain, 500), "no error");
+  EXPECT_MENTIONS(error_with(old_linear, linear, 10000), "says something else");
+  EXPECT_MENTIONS(error_with(old_linear, plain, 500), "says something else");
+  EXPECT_MENTIONS(error_with(linear, {{"rope_type", "yarn"}}, 500), "\"factor\" is missing");
 }
 
 TEST(Config, OtherFamiliesGiveTheirKeyHeads) {

@@ -86,27 +86,37 @@ void read_scaling(const nlohmann::json& rope, ops::RopeAngles& angles, const std
     angles.original_positions = *L;
 }
 
-}  // namespace
-
-ops::RopeAngles rope_of(const nlohmann::json& config, std::int64_t head_size, const RopeDefaults& defaults,
-                        const std::string& where) {
+ops::RopeAngles angles_of(const nlohmann::json& rope, std::int64_t head_size, const RopeDefaults& defaults,
+                          const std::string& where) {
   ops::RopeAngles angles{.theta = defaults.theta};
-  const nlohmann::json* found = nullptr;
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const auto of_key = config.find(key);
-    if (of_key == config.end() || of_key->is_null()) continue;
-    if (found && *found != *of_key) refuse_value(key, *of_key, "and rope_scaling says something else", where);
-    found = &*of_key;
-  }
-  double share = defaults.share;
-  if (found) {
-    read_scaling(*found, angles, where);
-    share = config_number(*found, "partial_rotary_factor", share, where);
-  }
+  read_scaling(rope, angles, where);
+  const double share = config_number(rope, "partial_rotary_factor", defaults.share, where);
   if (!(share > 0 && share <= 1))
     throw Error(fmt::format("a share of {} of each head is rotated", share), where,
                 "give more than 0 and at most 1");
   angles.R = static_cast<std::int64_t>(static_cast<double>(head_size) * share);
+  return angles;
+}
+
+}  // namespace
+
+ops::RopeAngles rope_of(const nlohmann::json& config, std::int64_t head_size, const RopeDefaults& defaults,
+                        const std::string& where) {
+  const nlohmann::json none = nlohmann::json::object();
+  const auto given = [&](const char* key) {
+    const auto found = config.find(key);
+    return found == config.end() || found->is_null() ? nullptr : &*found;
+  };
+  const nlohmann::json *scaling = given("rope_scaling"), *parameters = given("rope_parameters");
+  const nlohmann::json& rope = scaling ? *scaling : parameters ? *parameters : none;
+  const ops::RopeAngles angles = angles_of(rope, head_size, defaults, where);
+  if (scaling && parameters && angles_of(*parameters, head_size, defaults, where) != angles) {
+    throw Error(
+        fmt::format("\"rope_scaling\" is {}, and \"rope_parameters\", which says something else, is {}",
+                    scaling->dump(), parameters->dump()),
+        where,
+        "keep the one that the model was trained with; without a rope_theta in it, the one outside counts");
+  }
   return angles;
 }
 

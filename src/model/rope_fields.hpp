@@ -17,7 +17,7 @@ struct RopeDefaults {
   double theta = 10000, share = 1;
 };
 // Types other than default, linear, llama3 and yarn, and fields that a type does not have, are refused by
-// name and value.
+// name and value; so are rope_scaling and rope_parameters if both are there and give other angles.
 ops::RopeAngles rope_of(const nlohmann::json& config, std::int64_t head_size, const RopeDefaults& defaults,
                         const std::string& where);
 // Throws Error, naming the place, for angles that cannot be.
