@@ -96,9 +96,8 @@ std::string require_network(const nlohmann::json& config, Network wanted, const 
 }
 
 void refuse_value(std::string_view key, const nlohmann::json& value, std::string_view reason,
-                  const std::string& where) {
-  throw Error(fmt::format("\"{}\" is {}, {}", key, value.dump(), reason), where,
-              "use a model of the plain architecture");
+                  const std::string& where, const std::string& remedy) {
+  throw Error(fmt::format("\"{}\" is {}, {}", key, value.dump(), reason), where, remedy);
 }
 
 void refuse_unknown_fields(const nlohmann::json& config, std::span<const std::string_view> known,

@@ -26,7 +26,8 @@ std::string require_network(const nlohmann::json& config, Network wanted, const 
 
 // Throws: "key" is value, REASON.
 [[noreturn]] void refuse_value(std::string_view key, const nlohmann::json& value, std::string_view reason,
-                               const std::string& where);
+                               const std::string& where,
+                               const std::string& remedy = "use a model of the plain architecture");
 // Refuses a field that is neither one of these nor one of those that every model has, unless it is null.
 void refuse_unknown_fields(const nlohmann::json& config, std::span<const std::string_view> known,
                            const std::string& where);

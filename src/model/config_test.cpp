@@ -258,7 +258,7 @@ TEST(Config, WindowsAreRefusedByNameAndValue) {
     EXPECT_MENTIONS(error_of(config, "layer_types", json::array({"chunked_attention"})),
                     "\"layer_types\" is [\"chunked_attention\"], only full_attention and sliding_attention");
     EXPECT_MENTIONS(error_of(config, "layer_types", json::array()),
-                    "\"layer_types\" is [], not a list for 1");
+                    "not a list for 1 layers; give one entry for each of the 1 layers");
     EXPECT_MENTIONS(error_of(config, "layer_types", "sliding_attention"), "\"layer_types\" is \"sliding");
     EXPECT_MENTIONS(error_of(config, "layer_types", json::array({1})), "\"layer_types\" is [1]");
   }
@@ -271,11 +271,13 @@ TEST(Config, WindowsAreRefusedByNameAndValue) {
   EXPECT_MENTIONS(error_of(qwen2, "max_window_layers", "1"), "max_window_layers");
   qwen2["layer_types"] = json::array({"sliding_attention"});
   EXPECT_EQ(error_of(qwen2, "sliding_window", 4), "no error");
-  EXPECT_MENTIONS(error_of(qwen2, "sliding_window", nullptr), "and there is no sliding_window");
-  EXPECT_MENTIONS(error_of(qwen2, "use_sliding_window", false), "and use_sliding_window is false");
+  EXPECT_MENTIONS(error_of(qwen2, "sliding_window", nullptr),
+                  "and there is no sliding_window; give sliding_window, or full_attention for all layers");
+  EXPECT_MENTIONS(error_of(qwen2, "use_sliding_window", false),
+                  "and use_sliding_window is false; set it to true, or give full_attention for all layers");
   EXPECT_MENTIONS(llama_error("sliding_window", 7), "\"sliding_window\" is 7, below the 8");
   EXPECT_MENTIONS(llama_error("layer_types", json::array({"sliding_attention"})),
-                  "\"layer_types\" is [\"sliding_attention\"]");
+                  "\"layer_types\" is [\"sliding_attention\"], and a llama has no windows; use a model_type");
   EXPECT_EQ(llama_error("sliding_window", 8), "no error");
 }
 

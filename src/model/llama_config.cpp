@@ -100,20 +100,25 @@ std::vector<bool> window_layers_of(const LlamaConfig& c, const json& config, con
     return layers;
   }
   if (!types->is_array() || std::ssize(*types) != c.layers)
-    refuse_value("layer_types", *types, fmt::format("not a list for {} layers", c.layers), where);
+    refuse_value("layer_types", *types, fmt::format("not a list for {} layers", c.layers), where,
+                 fmt::format("give one entry for each of the {} layers", c.layers));
   for (const json& type : *types) {
     if (type != kFull && type != kSliding)
       refuse_value("layer_types", *types, fmt::format("only {} and {} are supported", kFull, kSliding),
                    where);
     layers.push_back(type == kSliding);
   }
-  if (c.window == 0 && std::ranges::count(layers, true) > 0)
-    refuse_value("layer_types", *types,
-                 has_window_switch(c.family) && !config_flag(config, "use_sliding_window", false, where)
-                     ? "and use_sliding_window is false"
-                     : "and there is no sliding_window",
-                 where);
-  return layers;
+  if (c.window > 0 || std::ranges::count(layers, true) == 0) return layers;
+  if (c.family == LlamaFamily::llama) {
+    refuse_value("layer_types", *types, "and a llama has no windows", where,
+                 "use a model_type that has them: mistral, qwen2 or qwen3");
+  }
+  if (has_window_switch(c.family) && !config_flag(config, "use_sliding_window", false, where)) {
+    refuse_value("layer_types", *types, "and use_sliding_window is false", where,
+                 "set it to true, or give full_attention for all layers");
+  }
+  refuse_value("layer_types", *types, "and there is no sliding_window", where,
+               "give sliding_window, or full_attention for all layers");
 }
 
 void read_windows(LlamaConfig& c, const json& config, const std::string& where) {
