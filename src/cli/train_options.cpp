@@ -142,10 +142,6 @@ void TrainFlags::restore(CLI::App& command, const SavedRun& saved) {
 TrainOptions TrainFlags::finished_options() {
   TrainOptions& o = options;
   step.finish(o.step, model_of(*this, o.data.empty() ? std::nullopt : read_manifest(o.data)));
-  if (const std::int64_t C = o.step.model->channels(); o.step.dtype == DType::bf16 && C % 2 != 0) {
-    throw UsageError(fmt::format("{} is odd: a checkpoint could not place fp32 tensors between bf16 ones", C),
-                     "--channels", "give an even number, or use --dtype fp32");
-  }
   o.step.master_weights = named(kMasterWeights, master_weights, "--master-weights").value;
   o.schedule.kind = named(kScheduleKinds, schedule, "--schedule");
   o.planner_shards = shard == "auto";

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 #include <unordered_set>
 #include <utility>
@@ -263,21 +265,42 @@ std::span<const std::byte> SafetensorsFile::bytes(const SafetensorsEntry& entry)
   return file_.bytes(data_begin_ + entry.begin, entry.end - entry.begin);
 }
 
+namespace {
+
+// Indexes of the tensors in the order of the file.
+std::vector<std::size_t> order_in_file(const std::vector<TensorInfo>& tensors) {
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::uint64_t offset = 0;
+  bool aligned = true;
+  for (const TensorInfo& tensor : tensors) {
+    aligned = aligned && offset % size_of(tensor.dtype) == 0;
+    offset += bytes_of(tensor);
+  }
+  if (!aligned)
+    std::ranges::stable_sort(order, std::greater(), [&](std::size_t i) { return size_of(tensors[i].dtype); });
+  return order;
+}
+
+}  // namespace
+
 TensorFileWriter write_safetensors(const std::filesystem::path& path, const std::vector<TensorInfo>& tensors,
                                    const std::map<std::string, std::string>& metadata) {
   // An object of ordered_json searches all its keys for each new one.
   std::string text =
       metadata.empty() ? "{" : fmt::format("{{\"{}\":{}", kMetadata, nlohmann::json(metadata).dump());
   std::unordered_set<std::string_view> names = {kMetadata};
+  const std::vector<std::size_t> order = order_in_file(tensors);
+  std::vector<std::uint64_t> places(tensors.size());
   std::uint64_t offset = 0;
-  for (const TensorInfo& tensor : tensors) {
-    const std::uint64_t size = size_of(tensor.dtype);
-    if (!names.insert(tensor.name).second || offset % size != 0) {
-      throw Error(
-          fmt::format("tensor \"{}\" has a name that is taken, or would begin unaligned", tensor.name),
-          path.string(), "give each name once, and wide types first");
+  for (const std::size_t i : order) {
+    const TensorInfo& tensor = tensors[i];
+    if (!names.insert(tensor.name).second) {
+      throw Error(fmt::format("tensor \"{}\" has a name that is taken", tensor.name), path.string(),
+                  "give each name once");
     }
-    const std::uint64_t end = offset + static_cast<std::uint64_t>(tensor.shape.elements()) * size;
+    places[i] = offset;
+    const std::uint64_t end = offset + bytes_of(tensor);
     std::vector<std::int64_t> shape;
     for (int axis = 0; axis < tensor.shape.rank(); ++axis) shape.push_back(tensor.shape[axis]);
     const nlohmann::ordered_json entry = {
@@ -290,7 +313,8 @@ TensorFileWriter write_safetensors(const std::filesystem::path& path, const std:
   text.append((8 - text.size() % 8) % 8, ' ');
   const std::uint64_t length = text.size();
   text.insert(0, reinterpret_cast<const char*>(&length), sizeof length);
-  return TensorFileWriter(path, std::as_bytes(std::span(text)), tensors);
+  if (std::ranges::is_sorted(order)) places.clear();
+  return TensorFileWriter(path, std::as_bytes(std::span(text)), tensors, std::move(places));
 }
 
 }  // namespace warpwright

@@ -62,9 +62,10 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// A writer of the tensors in the given order, with the bytes that Hugging Face's own writer makes for that
-// order. Names must differ; every tensor must begin at a multiple of its element size (declare wide types
-// first).
+// A writer that takes the tensors in the given order, and makes the bytes that Hugging Face's own writer
+// makes for the order in the file. That is the given one if every tensor then begins at a multiple of its
+// element size. Otherwise tensors of wide types come first, since the format allows no gaps. Names must
+// differ.
 TensorFileWriter write_safetensors(const std::filesystem::path& path, const std::vector<TensorInfo>& tensors,
                                    const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 

@@ -1,12 +1,15 @@
 // A folder's weights in one file, in shards, and in formats that are not read.
 #include "model/safetensors_folder.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
+#include "model/decoder_files.hpp"
+#include "model/families.hpp"
 #include "runtime/test_folder.hpp"
 
 namespace warpwright {
@@ -156,6 +159,67 @@ TEST_F(ShardsTest, PicklesAreExplained) {
     EXPECT_MENTIONS(error(), "python3 -c \"import glob, torch;");
     EXPECT_MENTIONS(error(), "weights_only=True");
     fs::remove(folder / name);
+  }
+}
+
+// A tiny decoder of each family with these channels, in bf16, whose elements count from 0 on by tensor.
+// Padding of the vocabulary, which no file holds, is 0.
+DecoderWeights odd_model(const std::string& type, std::int64_t channels) {
+  json config = {{"model_type", type}, {"vocab_size", 51}, {"tie_word_embeddings", type == "gpt2"}};
+  if (type == "gpt2") {
+    config.update({{"n_layer", 2}, {"n_head", 1}, {"n_embd", channels}, {"n_positions", 8}});
+  } else {
+    config.update({{"num_hidden_layers", 2},
+                   {"num_attention_heads", 1},
+                   {"hidden_size", channels},
+                   {"intermediate_size", 2 * channels + 1},
+                   {"max_position_embeddings", 8}});
+  }
+  if (type == "gpt_neox") config["rotary_pct"] = 0.31;
+  if (type != "gpt2" && type != "gpt_neox") config.update({{"num_key_value_heads", 1}, {"head_dim", 6}});
+  const auto decoder = decoder_of_config(config, type);
+  Recorder recorder;
+  const std::vector<Tensor> tensors =
+      decoder->allocate_parameters(DType::bf16, Category::parameters, "", recorder).tensors();
+  return unpacked_weights(decoder, DType::bf16, Device{}, [&](const ParameterWriter& write) {
+    for (std::size_t index = 0; index < tensors.size(); ++index) {
+      const Shape& shape = tensors[index].shape;
+      const bool is_table = shape.rank() == 2 && shape[0] == decoder->padded_vocab();
+      const std::int64_t count = is_table ? decoder->vocab() * shape[1] : shape.elements();
+      write(index, [&](const Tensor& host) {
+        for (std::int64_t i = 0; i < shape.elements(); ++i) {
+          const auto value =
+              i < count ? static_cast<float>((static_cast<std::int64_t>(index) + i) % 251) : 0.0f;
+          if (host.dtype == DType::f32) host.as<float>()[i] = value;
+          if (host.dtype == DType::bf16) host.as<bf16>()[i] = static_cast<bf16>(value);
+        }
+      });
+    }
+  });
+}
+
+// In bf16 with fp32 norms, a tensor of an odd number of elements would leave the next norm unaligned.
+TEST_F(TestFolder, ModelsOfOddSizesAreWrittenAndReadBack) {
+  for (const char* type : {"gpt2", "llama", "mistral", "qwen2", "qwen3", "gpt_neox"}) {
+    for (const std::int64_t channels : {13, 14}) {
+      const DecoderWeights model = odd_model(type, channels);
+      for (const std::uint64_t most_bytes : {std::uint64_t{1} << 30, std::uint64_t{1} << 11}) {
+        const fs::path written = folder / fmt::format("{}-{}-{}", type, channels, most_bytes);
+        fs::create_directory(written);
+        model.decoder->save(written, model.parameters, reader_of(model.parameters, Stream()), {}, most_bytes);
+        EXPECT_EQ(path_exists(written / kSafetensors), most_bytes > 1 << 11);
+        const SafetensorsFolder stored(written);
+        for (const SafetensorsFolder::StoredTensor& tensor : stored.tensors())
+          EXPECT_EQ(tensor.entry->begin % size_of(*tensor.entry->dtype), 0u) << tensor.entry->name;
+        const DecoderWeights read = load_weights(written, DType::bf16);
+        for (const auto& [name, tensor] : model.parameters) {
+          const Tensor& same = read.parameters.at(name);
+          ASSERT_EQ(same.bytes(), tensor.bytes()) << name;
+          EXPECT_EQ(std::memcmp(same.data, tensor.data, static_cast<std::size_t>(tensor.bytes())), 0)
+              << written << " " << name;
+        }
+      }
+    }
   }
 }
 

@@ -20,9 +20,17 @@ std::uint64_t bytes_of(const TensorInfo& tensor) {
 }
 
 TensorFileWriter::TensorFileWriter(const std::filesystem::path& path, std::span<const std::byte> header,
-                                   std::vector<TensorInfo> tensors)
-    : output_(path), tensors_(std::move(tensors)) {
+                                   std::vector<TensorInfo> tensors, std::vector<std::uint64_t> places)
+    : output_(path, places.empty() ? AtomicFile::Order::forward : AtomicFile::Order::any),
+      tensors_(std::move(tensors)),
+      places_(std::move(places)) {
   output_.file().write(header);
+  if (!places_.empty()) {
+    std::uint64_t size = header.size();
+    for (const TensorInfo& tensor : tensors_) size += bytes_of(tensor);
+    for (std::uint64_t& place : places_) place += header.size();
+    output_.file().extend(size);
+  }
   if (!tensors_.empty()) missing_ = bytes_of(tensors_[0]);
   skip_complete();
 }
@@ -40,7 +48,11 @@ void TensorFileWriter::write(std::string_view name, std::span<const std::byte> b
         fmt::format("tensor {} gets {} bytes more than its shape holds", name, bytes.size() - missing_),
         where, "write what was declared");
   }
-  output_.file().write(bytes);
+  if (places_.empty()) {
+    output_.file().write(bytes);
+  } else {
+    output_.file().write_at(places_[current_] + bytes_of(tensors_[current_]) - missing_, bytes);
+  }
   missing_ -= bytes.size();
   skip_complete();
 }

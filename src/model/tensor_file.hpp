@@ -1,4 +1,4 @@
-// Shared by the formats of model files: named tensors, and a writer that streams them in a declared order.
+// Shared by the formats of model files: named tensors, and a writer that takes them in a declared order.
 #pragma once
 
 #include <cstddef>
@@ -24,13 +24,14 @@ struct TensorInfo {
 };
 std::uint64_t bytes_of(const TensorInfo& tensor);
 
-// Writes a header, then the bytes of the declared tensors in their order; the file appears whole with
-// commit(). A wrong name, too many bytes or a missing tensor is an Error, so that no file can be inconsistent
-// with its header.
+// Writes a header and the bytes of the declared tensors, which come in their order; the file appears whole
+// with commit(). A wrong name, too many bytes or a missing tensor is an Error, so that no file can be
+// inconsistent with its header.
 class TensorFileWriter {
  public:
+  // places: where each tensor begins after the header; empty if each begins where the one before it ends.
   TensorFileWriter(const std::filesystem::path& path, std::span<const std::byte> header,
-                   std::vector<TensorInfo> tensors);
+                   std::vector<TensorInfo> tensors, std::vector<std::uint64_t> places = {});
 
   // The next bytes (row-major, little-endian) of the tensor whose turn it is; a tensor may come in several
   // parts.
@@ -42,6 +43,7 @@ class TensorFileWriter {
 
   AtomicFile output_;
   std::vector<TensorInfo> tensors_;
+  std::vector<std::uint64_t> places_;  // empty, or within the file
   std::size_t current_ = 0;
   std::uint64_t missing_ = 0;  // bytes that the current tensor still lacks
 };

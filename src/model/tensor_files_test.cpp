@@ -126,7 +126,31 @@ TEST_F(TensorFilesTest, AWriterKeepsToItsDeclaration) {
   EXPECT_FALSE(fs::exists(folder / "out"));
   EXPECT_THROW(write_safetensors(folder / "out", {{"a", DType::f32, {1}}, {"a", DType::f32, {1}}}), Error);
   EXPECT_THROW(write_safetensors(folder / "out", {{"__metadata__", DType::f32, {1}}}), Error);
-  EXPECT_THROW(write_safetensors(folder / "out", {{"a", DType::bf16, {1}}, {"b", DType::f32, {1}}}), Error);
+}
+
+// The format allows no gap before b.
+TEST_F(TensorFilesTest, TensorsThatWouldBeginUnalignedAreWrittenAfterWideOnes) {
+  const std::vector<TensorInfo> tensors = {
+      {"a", DType::bf16, {3}}, {"b", DType::f32, {2}}, {"empty", DType::f32, {0}}, {"c", DType::bf16, {1}}};
+  const std::vector<std::uint16_t> a = {1, 2, 3}, c = {4};
+  const std::vector<float> b = {0.5f, -2};
+  TensorFileWriter writer = write_safetensors(folder / "out", tensors);
+  writer.write("a", bytes_of(a).first(2));
+  writer.write("a", bytes_of(a).subspan(2));
+  EXPECT_MENTIONS(message_of([&] { writer.commit(); }), "tensor b lacks 8 bytes");
+  writer.write("b", bytes_of(b));
+  writer.write("c", bytes_of(c));
+  writer.commit();
+  const SafetensorsFile file(folder / "out");
+  std::vector<std::string> names;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    names.push_back(entry.name);
+    EXPECT_EQ(entry.begin % size_of(*entry.dtype), 0u) << entry.name;
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"b", "empty", "a", "c"}));
+  EXPECT_EQ(values_of<std::uint16_t>(file.bytes(*file.find("a"))), a);
+  EXPECT_EQ(values_of<float>(file.bytes(*file.find("b"))), b);
+  EXPECT_EQ(values_of<std::uint16_t>(file.bytes(*file.find("c"))), c);
 }
 
 TEST_F(TensorFilesTest, HostileSafetensorsAreRefused) {

@@ -99,6 +99,13 @@ void OutputFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes
   write_through(bytes, offset);
 }
 
+void OutputFile::extend(std::uint64_t size) {
+  flush();
+  if (uninterrupted([&] { return ::ftruncate(fd_.get(), static_cast<off_t>(size)); }) != 0)
+    throw_system_error("extend", path_.string(), kCheckDisk);
+  written_ = size;
+}
+
 void OutputFile::flush() {
   write_through(buffer_, written_);
   written_ += buffer_.size();

@@ -29,6 +29,8 @@ class OutputFile {
   void write(std::string_view text);
   // Overwrites what is already written; not for sequential output.
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
+  // Adds zeros up to this size; not for sequential output.
+  void extend(std::uint64_t size);
   void flush();  // to the kernel
   void sync();   // to the disk, if the output is on one
   void close();

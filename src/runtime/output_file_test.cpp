@@ -37,6 +37,16 @@ TEST_F(OutputFileTest, OutputFileBuffersPatchesAndCounts) {
   EXPECT_EQ(read_file(folder / "a", 1 << 23), "HEad" + large + "tail");
 }
 
+TEST_F(OutputFileTest, AnExtendedFileIsFilledInAnyOrder) {
+  OutputFile output(folder / "a");
+  output.write("head");
+  output.extend(8);
+  output.write_at(6, std::as_bytes(std::span("xy", 2)));
+  output.write("tail");
+  output.close();
+  EXPECT_EQ(read_file(folder / "a", 100), std::string("head\0\0xytail", 12));
+}
+
 TEST_F(OutputFileTest, AFullDeviceIsAnError) {
   OutputFile output("/dev/full");
   output.write("x");
