@@ -18,6 +18,15 @@ constexpr const char *kBos = "bos_token_id", *kEos = "eos_token_id";
               "write the tokenizer's id, or null for none");
 }
 
+// `value`: one id of the field, which has it all in `field`.
+std::int64_t id_of(const char* key, const nlohmann::json& value, const nlohmann::json& field,
+                   const std::string& where) {
+  const bool is_id = value.is_number_integer() &&
+                     !(value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t{INT64_MAX});
+  if (!is_id) refuse(key, field, where);
+  return value.get<std::int64_t>();
+}
+
 }  // namespace
 
 BoundaryTokens BoundaryTokens::with_eos(std::int64_t id) const {
@@ -30,16 +39,10 @@ BoundaryTokens BoundaryTokens::with_eos(std::int64_t id) const {
 BoundaryTokens BoundaryTokens::from_json(const nlohmann::json& config, const std::string& where) {
   BoundaryTokens tokens;
   const nlohmann::json bos = config.value(kBos, nlohmann::json()), eos = config.value(kEos, nlohmann::json());
-  if (bos.is_number_integer()) {
-    tokens.bos = bos.get<std::int64_t>();
-  } else if (!bos.is_null()) {
-    refuse(kBos, bos, where);
-  }
+  if (!bos.is_null()) tokens.bos = id_of(kBos, bos, bos, where);
   if (eos.is_null()) return tokens;
-  for (const nlohmann::json& id : eos.is_array() ? eos : nlohmann::json::array({eos})) {
-    if (!id.is_number_integer()) refuse(kEos, eos, where);
-    tokens.eos.push_back(id.get<std::int64_t>());
-  }
+  for (const nlohmann::json& id : eos.is_array() ? eos : nlohmann::json::array({eos}))
+    tokens.eos.push_back(id_of(kEos, id, eos, where));
   return tokens;
 }
 

@@ -336,6 +336,10 @@ TEST(Config, SeveralTokensMayEndAText) {
   for (const json& eos : {json("2"), json(1.5), json({2, "7"}), json::object()})
     EXPECT_MENTIONS(message_of([&] { written(1, eos); }), "\"eos_token_id\" is ");
   EXPECT_MENTIONS(message_of([&] { written({1, 2}, 2); }), "\"bos_token_id\" is [1,2]");
+  EXPECT_MENTIONS(message_of([&] { written(1, UINT64_MAX); }),
+                  "\"eos_token_id\" is 18446744073709551615, not");
+  EXPECT_MENTIONS(message_of([&] { written(UINT64_MAX, 1); }),
+                  "\"bos_token_id\" is 18446744073709551615, not");
   const BoundaryTokens llama = BoundaryTokens::from_json({{"bos_token_id", 1}, {"eos_token_id", 2}}, "");
   EXPECT_EQ(llama.with_eos(5).bos, 1);
   EXPECT_EQ(BoundaryTokens(2).with_eos(5).bos, 5);  // one token for both
