@@ -145,6 +145,11 @@ TEST(Config, LlamaReadsEveryScalingAndRefusesOthers) {
   EXPECT_MENTIONS(llama_error("rope_scaling", {{"rope_type", "linear"}}), "\"factor\" is missing");
   EXPECT_MENTIONS(llama_error("rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}),
                   "\"original_max_position_embeddings\" is missing");
+  EXPECT_MENTIONS(llama_error("rope_scaling", {{"rope_type", "yarn"},
+                                               {"factor", 2.0},
+                                               {"original_max_position_embeddings", 4},
+                                               {"truncate", nullptr}}),
+                  "\"truncate\" is null");
   EXPECT_MENTIONS(llama_error("rope_scaling", {{"rope_type", "linear"}, {"type", "yarn"}, {"factor", 2.0}}),
                   "\"type\" is \"yarn\", and rope_type is \"linear\"");
   config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};  // and rope_parameters

@@ -81,6 +81,9 @@ void read_scaling(const nlohmann::json& rope, ops::RopeAngles& angles, const std
   read("mscale_all_dim", angles.mscale_all_dim);
   if (rope.contains("attention_factor") && !rope["attention_factor"].is_null())
     read("attention_factor", angles.attention_factor.emplace());
+  // transformers takes null for false here, and its absence for true.
+  if (const auto found = rope.find("truncate"); found != rope.end() && found->is_null())
+    refuse_value("truncate", *found, "neither true nor false", where, "write one of them");
   angles.truncate = config_flag(rope, "truncate", true, where);
   if (const auto L = optional_config_integer(rope, "original_max_position_embeddings", where))
     angles.original_positions = *L;
