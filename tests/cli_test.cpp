@@ -292,6 +292,14 @@ TEST_F(CliTest, ALlamaFromTrainingToASample) {
   fails(2, {"plan", "--model", "smollm2:135M", "--key-heads", "3", "--batch", "1"},
         {"--key-heads", "leave it out"});
   fails(2, {"plan", "--model", "smollm2:1B", "--batch", "1"}, {"smollm2:1B", "smollm2:135M"});
+  const auto refuses_name = [&](const char* name, const std::vector<std::string>& words) {
+    fails(2, {"train", "--model", name, "--data", path("data"), "--out", path("x")}, words);
+    fails(2, {"bench", "step", "--model", name}, words);
+  };
+  refuses_name("qwen2:0.5B", {"--model", "'qwen2:0.5B'", "the nearest is qwen2.5:0.5B", "pythia:70M"});
+  refuses_name("qwen2.5:0.6B", {"--model", "'qwen2.5:0.6B'", "the nearest is qwen2.5:0.5B"});
+  refuses_name("gpt2:125M", {"--model", "'125M'", "the nearest is gpt2:124M"});
+  refuses_name("mamba:unlike", {"--model", "'mamba:unlike'", "use gpt2:124M"});
   fails(2, {"plan", "--model", model, "--vocab", "7", "--batch", "1"}, {"--vocab", "folder"});
 }
 

@@ -7,6 +7,7 @@
 
 #include "cli/checks.hpp"
 #include "cli/named.hpp"
+#include "cli/nearest.hpp"
 #include "cli/rank_order.hpp"
 #include "cli/standard_streams.hpp"
 #include "core/error.hpp"
@@ -18,6 +19,15 @@
 #include "train/checkpoint.hpp"
 
 namespace warpwright::cli {
+
+namespace {
+
+// FAMILY:SIZE of a family that may be unknown, rather than a path.
+bool resembles_sizes(const std::string& model) {
+  return model.find(':') != std::string::npos && model.find('/') == std::string::npos;
+}
+
+}  // namespace
 
 void add_dtype_flag(CLI::App& command, std::string& dtype, const std::vector<std::string>& others) {
   std::vector<std::string> words = {"fp32", "tf32", "bf16"};
@@ -110,8 +120,18 @@ void require_model(const std::filesystem::path& source) {
 
 std::shared_ptr<const Decoder> decoder_of(const std::string& model, std::int64_t vocab,
                                           std::int64_t context) {
-  if (names_sizes(model)) return named_decoder(model, vocab, context);
-  if (!path_exists(model)) {
+  const bool exists = path_exists(model);
+  if (names_sizes(model) || (!exists && resembles_sizes(model))) {
+    try {
+      return named_decoder(model, vocab, context);
+    } catch (const UsageError& error) {
+      const auto near = nearest(model, size_names());
+      if (!near) throw;
+      throw UsageError(error.problem(), error.where(),
+                       fmt::format("the nearest is {}; {}", *near, error.remedy()));
+    }
+  }
+  if (!exists) {
     throw Error("is neither FAMILY:SIZE nor a folder", model,
                 fmt::format("use {} or a model's folder", known_sizes()));
   }

@@ -24,13 +24,6 @@ void resize(Config& config, std::int64_t vocab, std::int64_t context) {
   if (context > 0) config.context = context;
 }
 
-// Those of all families but GPT-2.
-std::vector<std::string> size_names() {
-  std::vector<std::string> names = LlamaConfig::names();
-  for (std::string& name : NeoxConfig::names()) names.push_back(std::move(name));
-  return names;
-}
-
 }  // namespace
 
 std::shared_ptr<const Decoder> decoder_of_config(const nlohmann::json& config, const std::string& where) {
@@ -44,7 +37,6 @@ std::shared_ptr<const Decoder> decoder_of_config(const nlohmann::json& config, c
 }
 
 bool names_sizes(const std::string& model) {
-  if (model.starts_with(kGPT2)) return true;
   const std::string family = model.substr(0, model.find(':') + 1);
   const std::vector<std::string> names = size_names();
   return family.size() > 1 &&
@@ -70,9 +62,15 @@ std::shared_ptr<const Decoder> named_decoder(const std::string& model, std::int6
                    fmt::format("use {} or a model's folder", known_sizes()));
 }
 
+std::vector<std::string> size_names() {
+  std::vector<std::string> names = {"gpt2:124M", "gpt2:355M", "gpt2:774M", "gpt2:1558M", "gpt2:dN"};
+  for (std::string& name : LlamaConfig::names()) names.push_back(std::move(name));
+  for (std::string& name : NeoxConfig::names()) names.push_back(std::move(name));
+  return names;
+}
+
 std::string known_sizes() {
-  return fmt::format("gpt2:124M, gpt2:355M, gpt2:774M, gpt2:1558M, gpt2:dN (N layers), {}",
-                     fmt::join(size_names(), ", "));
+  return fmt::format("{} (gpt2:dN has N layers)", fmt::join(size_names(), ", "));
 }
 
 }  // namespace warpwright

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "model/decoder.hpp"
 
@@ -21,7 +22,9 @@ bool names_sizes(const std::string& model);
 // family's own, if they are not 0.
 std::shared_ptr<const Decoder> named_decoder(const std::string& model, std::int64_t vocab = 0,
                                              std::int64_t context = 0);
-// "gpt2:124M, …, pythia:6.9B", for --help.
+// The names of all sizes; gpt2:dN has N layers.
+std::vector<std::string> size_names();
+// "gpt2:124M, …, pythia:12B", for --help.
 std::string known_sizes();
 
 }  // namespace warpwright
