@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+#include <utility>
+
 #include "cli/checks.hpp"
 #include "core/error.hpp"
 #include "model/gpt2_decoder.hpp"
@@ -11,6 +14,24 @@ namespace warpwright::cli {
 namespace {
 
 constexpr const char *kGPT2 = "gpt2", *kLlama = "llama";
+
+// Families that have named sizes only, and what to give instead.
+constexpr std::pair<std::string_view, std::string_view> kOtherFamilies[] = {
+    {"mistral", "--family llama, which is the same without windows, or a named size, as --model mistral:7B"},
+    {"qwen2", "--family llama, which is the same without biases, or a named size, as --model qwen2.5:0.5B"},
+    {"qwen3", "--family llama, which is the same without QK norm, or a named size, as --model qwen3:0.6B"},
+    {"gpt_neox", "a named size, as --model pythia:70M"}};
+
+CLI::Validator of_free_sizes() {
+  return CLI::Validator(
+      [](std::string& text) {
+        for (const auto& [family, instead] : kOtherFamilies) {
+          if (text == family) return fmt::format("{} has no free sizes; give {}", text, instead);
+        }
+        return std::string();
+      },
+      "");
+}
 
 void require(bool good, const std::string& problem, const char* flag, const char* remedy) {
   if (!good) throw UsageError(problem, flag, remedy);
@@ -80,6 +101,7 @@ void FreeSizes::add_to(CLI::App& c, const std::string& vocab_default) {
   c.add_option(
        "--family", family,
        "Kind of a free size: gpt2, or llama (RMSNorm, rotary positions, SwiGLU, tied head); default: gpt2")
+      ->check(of_free_sizes())
       ->check(one_of({kGPT2, kLlama}));
   c.add_option("--layers", layers, "Layers; default: those of --model")->check(at_least(1));
   c.add_option("--heads", heads, "Attention heads; default: those of --model")->check(at_least(1));
