@@ -277,7 +277,9 @@ TEST_F(CliTest, ALlamaFromTrainingToASample) {
   succeeds(with({"train", "--resume", "--family", "llama", "--key-heads", "2"},
                 {"--out", path("four"), "--steps", "7"}));
   fails(1, {"train", "--resume", "--out", path("four"), "--layers", "3", "--steps", "8"},
-        {"num_hidden_layers 3"});
+        {"warpwright: --layers: ", "num_hidden_layers 3"});
+  fails(1, {"train", "--resume", "--out", path("four"), "--key-heads", "4", "--hidden", "40", "--steps", "8"},
+        {"warpwright: --key-heads, --hidden: ", "num_key_value_heads 2", "num_key_value_heads 4"});
   fails(2, {"train", "--resume", "--out", path("four"), "--family", "gpt2"},
         {"--family", "is gpt2", "is llama"});
   succeeds({"train", "--model", model, "--data", path("data"), "--out", path("tuned"), "--steps", "1",

@@ -117,6 +117,18 @@ void FreeSizes::add_to(CLI::App& c, const std::string& vocab_default) {
       ->check(at_least(1));
 }
 
+std::string FreeSizes::flags() const {
+  const std::pair<const char*, bool> all[] = {{"--family", !family.empty()}, {"--layers", layers > 0},
+                                              {"--heads", heads > 0},        {"--key-heads", key_heads > 0},
+                                              {"--channels", channels > 0},  {"--hidden", hidden > 0},
+                                              {"--vocab", vocab > 0},        {"--context", context > 0}};
+  std::string names;
+  for (const auto& [flag, is_given] : all) {
+    if (is_given) names += fmt::format("{}{}", names.empty() ? "" : ", ", flag);
+  }
+  return names;
+}
+
 std::string FreeSizes::beside_model() const {
   return !family.empty() ? "--family" : key_heads ? "--key-heads" : hidden ? "--hidden" : "";
 }

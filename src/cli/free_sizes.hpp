@@ -22,6 +22,8 @@ struct FreeSizes {
   bool given() const {
     return describe_model() || key_heads || hidden || vocab || context || !family.empty();
   }
+  // Those that are given: "--layers, --heads".
+  std::string flags() const;
   // The first flag that conflicts with --model; "" if there is none.
   std::string beside_model() const;
 };

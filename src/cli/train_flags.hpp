@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -28,7 +29,8 @@ inline constexpr Word<bool> kMasterWeights[] = {{"fp32", true}, {"none", false}}
 struct TrainFlags {
   std::string model;
   FreeSizes free;
-  std::shared_ptr<const Decoder> resumed;  // the checkpoint's model
+  std::shared_ptr<const Decoder> resumed;  // the model of this checkpoint
+  std::filesystem::path checkpoint;
   std::int64_t total_batch = 0;
   StepFlags step;
   std::string shard = "auto", reduce = "tree", master_weights = "fp32", schedule = "cosine",

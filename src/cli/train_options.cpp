@@ -32,11 +32,23 @@ std::shared_ptr<const Decoder> sized_model(const TrainFlags& flags, std::int64_t
   return free_model(sizes, nullptr);
 }
 
+// The model of the resumed checkpoint. Flags may repeat its sizes.
+std::shared_ptr<const Decoder> resumed_model(const TrainFlags& flags) {
+  if (!flags.free.given()) return flags.resumed;
+  auto model = free_model(flags.free, flags.resumed.get());
+  try {
+    compare_options({{"model", flags.resumed->config(-1)}}, {{"model", model->config(-1)}}, flags.checkpoint,
+                    {});
+  } catch (const Error& error) {
+    throw Error(error.problem(), flags.free.flags(), error.remedy());
+  }
+  return model;
+}
+
 // The model of --model NAME or DIR, of --layers, --heads and --channels, or of the resumed checkpoint.
 std::shared_ptr<const Decoder> model_of(TrainFlags& flags, const std::optional<Manifest>& manifest) {
   const FreeSizes& free = flags.free;
-  if (flags.resumed && flags.model.empty())
-    return free.given() ? free_model(free, flags.resumed.get()) : flags.resumed;
+  if (flags.resumed && flags.model.empty()) return resumed_model(flags);
   if (flags.model.empty() == !free.describe_model()) {
     throw UsageError(
         free.describe_model() ? "is given together with --layers, --heads or --channels" : "is missing",
@@ -128,6 +140,7 @@ void TrainFlags::restore(CLI::App& command, const SavedRun& saved) {
     if (json.value("tf32", false)) step.dtype = "tf32";
     if (command.count("--model") == 0) {
       resumed = decoder_of_config(json.at("model"), saved.checkpoint.string());
+      checkpoint = saved.checkpoint;
     }
   } catch (const nlohmann::json::exception& error) {
     throw Error(fmt::format("has options that cannot be read: {}", reason_of(error)),
