@@ -1,5 +1,6 @@
 // Tests of `warpwright plan`.
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 
 #include "tests/cli_fixture.hpp"
@@ -190,6 +191,27 @@ TEST_F(PlanTest, WhatIsUnknownIsNamed) {
   refused(1, {"--dtype", "fp32", "--shard", "none"}, {"record.json", "fp32"});
   put("record.json", "{}");
   refused(1, {"--shard", "none", "--link-gbps", "1"}, {"record.json", "no time of a step"});
+}
+
+TEST_F(PlanTest, AModelThatIsTooLargeToTimeHasItsMemory) {
+  const std::vector<std::string> huge = {"plan",   "--layers", "4", "--heads",  "1024", "--channels",
+                                         "262144", "--batch",  "4", "--device", "cpu"};
+  succeeds(huge);
+  EXPECT_TRUE(std::regex_search(output_, std::regex("memory of the rank.*\n(.*\n)* *does not fit: .* TB of")))
+      << output_;
+  EXPECT_TRUE(
+      std::regex_search(output_, std::regex("\ntime: unknown: one rank alone needs .* TB .*; give --record "
+                                            "with a machine's record.*\n$")))
+      << output_;
+  EXPECT_EQ(output_.find("kernels:"), std::string::npos) << output_;
+  std::vector<std::string> as_json = huge;
+  as_json.push_back("--json");
+  succeeds(as_json);
+  const auto plan = nlohmann::json::parse(output_);
+  EXPECT_GT(plan["memory"]["total"], 1e12);
+  EXPECT_NE(std::string(plan["not_timed"]).find("one rank alone needs"), std::string::npos);
+  for (const char* key : {"kernels", "sent_bytes", "step_ms", "tokens_per_second"})
+    EXPECT_FALSE(plan.contains(key)) << key;
 }
 
 TEST_F(PlanTest, ThePlannerChoosesByTheMemoryThatIsGiven) {

@@ -177,11 +177,13 @@ StepLoad load_of(const PlanFlags& flags, const StepOptions& step, const KernelTi
 struct Plan {
   TrainOptions options;
   PlannedMemory memory;
+  std::string not_timed;  // why nothing below is known; "" if it is
   KernelTimes kernels;
   LinkSpeeds links;
   StepLoad load;
   StepTime time;
 
+  std::int64_t slices_of_rank(int ranks) const { return options.step.slices / ranks; }
   std::int64_t tokens() const { return options.step.slices * options.step.B * options.step.T; }
   double tokens_per_second() const { return static_cast<double>(tokens()) / time.seconds(); }
 };
@@ -195,8 +197,9 @@ void print_text(const PlanFlags& flags, const Plan& p) {
   fmt::print("model: {}, vocabulary {}, context {}: {} parameters\n", s.model->describe(), s.model->vocab(),
              s.model->context(), human_count(s.model->parameter_count()));
   fmt::print("run: {} on {}, with {} each of {} × {} tokens: {} tokens a step in {}\n",
-             counted(flags.ranks, "rank"), counted(flags.nodes, "node"), counted(p.load.slices, "slice"), s.B,
-             s.T, human_count(p.tokens()), flags.run.step.dtype);
+             counted(flags.ranks, "rank"), counted(flags.nodes, "node"),
+             counted(p.slices_of_rank(flags.ranks), "slice"), s.B, s.T, human_count(p.tokens()),
+             flags.run.step.dtype);
   if (flags.ranks > 1 && flags.run.total_batch == 0)
     fmt::print("  for this step `train` needs --total-batch {}\n", p.tokens());
   if (flags.ranks > 1) {
@@ -208,6 +211,11 @@ void print_text(const PlanFlags& flags, const Plan& p) {
     const std::size_t needed = p.memory.memory.total();
     fmt::print("  {}: {} of {}\n", needed <= *available ? "fits" : "does not fit",
                human_bytes(static_cast<double>(needed)), human_bytes(static_cast<double>(*available)));
+  }
+  if (!p.not_timed.empty()) {
+    fmt::print("time: unknown: {}; give --record with a machine's record, or a smaller --batch\n",
+               p.not_timed);
+    return;
   }
   fmt::print("kernels: forward {:.1f} ms and backward {:.1f} ms a slice, update {:.1f} ms undivided; {}\n",
              p.kernels.forward * 1e3, p.kernels.backward * 1e3, p.kernels.update * 1e3, p.kernels.source);
@@ -234,34 +242,38 @@ nlohmann::ordered_json memory_json(const PlannedMemory& m) {
   return json;
 }
 
-void print_json(const PlanFlags& flags, const Plan& p) {
-  const StepOptions& s = p.options.step;
+nlohmann::ordered_json time_json(const Plan& p) {
   nlohmann::ordered_json links = nlohmann::ordered_json::object();
   if (p.links.node) links["link_gbps"] = *p.links.node / kBytesPerGigabit;
   if (p.links.network) links["network_gbps"] = *p.links.network / kBytesPerGigabit;
-  const nlohmann::ordered_json out = {{"parameters", s.model->parameter_count()},
-                                      {"gpus", flags.ranks},
-                                      {"nodes", flags.nodes},
-                                      {"dtype", flags.run.step.dtype},
-                                      {"batch", s.B},
-                                      {"seq", s.T},
-                                      {"slices_of_rank", p.load.slices},
-                                      {"total_batch", p.tokens()},
-                                      {"shard", name_of(s.sharding)},
-                                      {"reduce", name_of(s.reduce)},
-                                      {"memory", memory_json(p.memory)},
-                                      {"kernels",
-                                       {{"source", p.kernels.source},
-                                        {"forward_ms", p.kernels.forward * 1e3},
-                                        {"backward_ms", p.kernels.backward * 1e3},
-                                        {"update_ms", p.kernels.update * 1e3}}},
-                                      {"links", links},
-                                      {"overlapped", p.load.overlapped},
-                                      {"sent_bytes", p.time.sent},
-                                      {"step_ms", p.time.seconds() * 1e3},
-                                      {"compute_share", p.time.compute / p.time.seconds()},
-                                      {"exchange_share", p.time.exchange / p.time.seconds()},
-                                      {"tokens_per_second", p.tokens_per_second()}};
+  return {{"kernels",
+           {{"source", p.kernels.source},
+            {"forward_ms", p.kernels.forward * 1e3},
+            {"backward_ms", p.kernels.backward * 1e3},
+            {"update_ms", p.kernels.update * 1e3}}},
+          {"links", links},
+          {"overlapped", p.load.overlapped},
+          {"sent_bytes", p.time.sent},
+          {"step_ms", p.time.seconds() * 1e3},
+          {"compute_share", p.time.compute / p.time.seconds()},
+          {"exchange_share", p.time.exchange / p.time.seconds()},
+          {"tokens_per_second", p.tokens_per_second()}};
+}
+
+void print_json(const PlanFlags& flags, const Plan& p) {
+  const StepOptions& s = p.options.step;
+  nlohmann::ordered_json out = {{"parameters", s.model->parameter_count()},
+                                {"gpus", flags.ranks},
+                                {"nodes", flags.nodes},
+                                {"dtype", flags.run.step.dtype},
+                                {"batch", s.B},
+                                {"seq", s.T},
+                                {"slices_of_rank", p.slices_of_rank(flags.ranks)},
+                                {"total_batch", p.tokens()},
+                                {"shard", name_of(s.sharding)},
+                                {"reduce", name_of(s.reduce)},
+                                {"memory", memory_json(p.memory)}};
+  p.not_timed.empty() ? out.update(time_json(p)) : out.update({{"not_timed", p.not_timed}});
   fmt::print("{}\n", out.dump(2));
 }
 
@@ -278,6 +290,14 @@ KernelTimes slowest(const Comm& comm, KernelTimes mine) {
   return mine;
 }
 
+// Why this rank, or another, cannot time a step; "" if all can.
+std::string too_large_anywhere(const Comm& comm, Context& context, const StepOptions& step) {
+  for (std::string& reason : comm.all_gather(too_large_to_time(context, step))) {
+    if (!reason.empty()) return std::move(reason);
+  }
+  return "";
+}
+
 void plan(PlanFlags& flags, const Comm& texts) {
   Plan p;
   p.options = planned_options(flags);
@@ -291,13 +311,16 @@ void plan(PlanFlags& flags, const Comm& texts) {
     p.kernels = recorded_kernels(flags.record, flags.run.step.dtype, p.options.step);
   }
   p.memory = planned_memory(flags, context, p.options, on_gpu || p.kernels.on_gpu);
-  if (flags.record.empty()) {
+  if (flags.record.empty()) p.not_timed = too_large_anywhere(texts, context, p.options.step);
+  if (flags.record.empty() && p.not_timed.empty()) {
     ProgressLine line;
     if (texts.rank() == 0) line.show("timing a few steps of one slice");
     p.kernels = slowest(texts, measured_kernels(context, p.options.step));
   }
-  p.load = load_of(flags, p.options.step, p.kernels, p.links);
-  p.time = predicted_step_time(p.load);
+  if (p.not_timed.empty()) {
+    p.load = load_of(flags, p.options.step, p.kernels, p.links);
+    p.time = predicted_step_time(p.load);
+  }
   if (texts.rank() == 0) flags.json ? print_json(flags, p) : print_text(flags, p);
 }
 

@@ -232,17 +232,19 @@ bool is_same(const RecordedStep& recorded, const StepOptions& asked) {
 
 }  // namespace
 
+std::string too_large_to_time(Context& context, StepOptions options) {
+  options.slices = 1;
+  const std::size_t needed = TrainingStep(context, options).plan().total_bytes(),
+                    available = available_memory(context.device().device);
+  if (needed <= available) return "";
+  return fmt::format("one rank alone needs {} to be measured here, but {} are available",
+                     human_bytes(static_cast<double>(needed)), human_bytes(static_cast<double>(available)));
+}
+
 KernelTimes measured_kernels(Context& context, StepOptions options) {
   constexpr int kSteps = 5;
   options.slices = 1;
   TrainingStep step(context, options);
-  const std::size_t needed = step.plan().total_bytes(), available = available_memory(context.device().device);
-  if (needed > available) {
-    throw Error(
-        fmt::format("one rank alone needs {} to be measured here, but {} are available",
-                    human_bytes(static_cast<double>(needed)), human_bytes(static_cast<double>(available))),
-        "measurement", "give --record with a machine's record, or a smaller --batch");
-  }
   step.allocate();
   options.model->initialize(1, step.full_precision());
   const std::int64_t vocab = options.model->vocab();

@@ -16,7 +16,9 @@ struct KernelTimes {
   bool on_gpu = false;
 };
 
-// Runs steps of one slice on the Context's device. Throws Error if they do not fit.
+// Why steps of one slice are too large to be run on the Context's device; "" if they are not.
+std::string too_large_to_time(Context& context, StepOptions step);
+// Runs such steps.
 KernelTimes measured_kernels(Context& context, StepOptions step);
 
 // From the row of a step with the same sizes in a machine's record, or in what `bench step --json` printed.
