@@ -246,5 +246,52 @@ TEST_F(GenerateTest, ConversionsKeepTheTokenizerAndItsIds) {
       {"--tokenizer", "--format hf"});
 }
 
+// As in transformers, whose generate takes them from there.
+TEST_F(GenerateTest, GenerationConfigNamesTheTokensThatEndAText) {
+  const auto sample_of = [&](const std::string& model) {
+    succeeds({"generate", "--model", path(model), "--prompt", "the", "--temperature", "0", "--max-tokens",
+              "12", "--threads", "1", "--json"});
+    return json::parse(output_);
+  };
+  const auto is_ended = [&](const std::string& model) { return sample_of(model)["end"] == "end_of_text"; };
+  const auto convert = [&](const std::string& to, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> a = {"convert", "--from", path("chat"), "--to", path(to), "--format", "hf"};
+    a.insert(a.end(), more.begin(), more.end());
+    succeeds(a);
+  };
+  std::filesystem::copy(folder / "run/model", folder / "chat");
+  put("text", sample_of("chat")["text"].get<std::string>());
+  succeeds({"tokenizer", "encode", "--tokenizer", path("data"), "--input", path("text")});
+  const int said = std::stoi(output_);
+  ASSERT_FALSE(is_ended("chat"));
+  json config = json_file("chat/config.json");
+  config["eos_token_id"] = said;
+  put("chat/config.json", config.dump());
+  EXPECT_TRUE(is_ended("chat"));
+  const int other = said == 1 ? 2 : 1;
+  put("chat/generation_config.json", json{{"eos_token_id", other}, {"temperature", 2.0}}.dump());
+  EXPECT_FALSE(is_ended("chat"));
+  put("chat/generation_config.json", R"({"do_sample": true})");
+  EXPECT_TRUE(is_ended("chat"));
+  config["eos_token_id"] = other;
+  put("chat/config.json", config.dump());
+  const std::string ours = json{{"eos_token_id", {other, said}}, {"top_p", 0.9}}.dump();
+  put("chat/generation_config.json", ours);
+  EXPECT_TRUE(is_ended("chat"));
+  convert("copy");
+  EXPECT_EQ(read_file(folder / "copy/generation_config.json", 1 << 20), ours);
+  EXPECT_TRUE(is_ended("copy"));
+  convert("copy", {"--force"});
+  convert("retold", {"--tokenizer", path("data")});  // may be another tokenizer
+  EXPECT_FALSE(std::filesystem::exists(folder / "retold/generation_config.json"));
+  std::filesystem::remove(folder / "chat/tokenizer.json");
+  convert("bare");
+  EXPECT_EQ(read_file(folder / "bare/generation_config.json", 1 << 20), ours);
+  for (const char* wrong : {R"({"eos_token_id": "x"})", R"({"eos_token_id": 99999})", "[]", "{"}) {
+    put("copy/generation_config.json", wrong);
+    fails(1, {"generate", "--model", path("copy"), "--prompt", "the"}, {"copy/generation_config.json"});
+  }
+}
+
 }  // namespace
 }  // namespace warpwright

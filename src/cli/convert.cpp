@@ -82,6 +82,8 @@ std::string write_folder(const ConvertFlags& flags, const DecoderWeights& model)
   model.decoder->save(folder.folder(), model.parameters, reader_of(model.parameters, stream),
                       companions.tokens);
   if (!companions.tokenizer.empty()) copy_tokenizer(companions.tokenizer, folder.folder());
+  // Its ids are those of the model's own tokenizer.
+  if (flags.tokenizer.empty()) copy_generation_config(flags.from, folder.folder());
   const auto origin = flags.tokenizer.empty() ? read_origin(flags.from) : std::nullopt;
   if (origin) write_origin(folder.folder(), *origin);
   folder.commit();

@@ -29,13 +29,13 @@ std::vector<std::int32_t> prompt_ids(const text::Tokenizer& tokenizer, std::stri
 std::vector<std::int32_t> end_of_text_tokens(const std::filesystem::path& source, const Decoder& decoder,
                                              const text::Tokenizer* tokenizer) {
   const BoundaryTokens tokens = is_folder(source) ? read_boundary_tokens(source) : BoundaryTokens();
-  const auto check = [&](const char* name, std::int64_t id) {
+  const auto check = [&](const char* name, std::int64_t id, const std::filesystem::path& file) {
     if (id >= 0 && id < decoder.vocab()) return;
     throw Error(fmt::format("\"{}\" is {}, but the vocabulary has ids below {}", name, id, decoder.vocab()),
-                (source / "config.json").string(), "write the tokenizer's id, or null for none");
+                file.string(), "write the tokenizer's id, or null for none");
   };
-  if (tokens.bos) check("bos_token_id", *tokens.bos);
-  for (const std::int64_t id : tokens.eos) check("eos_token_id", id);
+  if (tokens.bos) check("bos_token_id", *tokens.bos, source / "config.json");
+  for (const std::int64_t id : tokens.eos) check("eos_token_id", id, file_of_eos(source));
   std::vector<std::int32_t> ids(tokens.eos.begin(), tokens.eos.end());
   if (tokenizer && tokenizer->eos_id()) ids.push_back(static_cast<std::int32_t>(*tokenizer->eos_id()));
   return ids;

@@ -22,13 +22,13 @@ text::Tokenizer load_tokenizer(const std::filesystem::path& folder, const Decode
 // token, or nothing if the tokenizer has none.
 std::vector<std::int32_t> prompt_ids(const text::Tokenizer& tokenizer, std::string_view text);
 
-// The tokens that end a text: those in a folder's config.json, and the tokenizer's if it is not null. Throws
-// Error if config.json has ids that the model does not have.
+// The tokens that end a text: those of a folder (read_boundary_tokens), and the tokenizer's if it is not
+// null. Throws Error for ids that the model does not have.
 std::vector<std::int32_t> end_of_text_tokens(const std::filesystem::path& source, const Decoder& decoder,
                                              const text::Tokenizer* tokenizer);
 
 // The tokens that begin and end a text, for the config.json of a model that comes from `source`: a folder, an
-// llm.c file or an empty path. They are those of the folder's config.json. A tokenizer that is not null
+// llm.c file or an empty path. They are those of the folder. A tokenizer that is not null
 // replaces the end of text by its own, and the beginning too if one token did both. Without a folder and a
 // tokenizer, a vocabulary of GPT-2's size means GPT-2's end of text. Otherwise there are none.
 BoundaryTokens boundary_tokens(const std::filesystem::path& source, const Decoder& decoder,

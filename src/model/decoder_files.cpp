@@ -23,11 +23,32 @@ constexpr const char* kTokenizerFiles[] = {
     "tokenizer.json",          "tokenizer_config.json", "vocab.json",         "merges.txt",
     "special_tokens_map.json", "added_tokens.json",     "chat_template.jinja"};
 
-nlohmann::json read_config_json(const fs::path& folder) {
+nlohmann::json read_json(const fs::path& path) {
   constexpr std::uint64_t kMostBytes = 1 << 20;
   constexpr int kDepth = 64;
-  const fs::path path = config_in(folder);
-  return parse_json(read_file(path, kMostBytes), path.string(), kDepth, "use a model's own config.json");
+  return parse_json(read_file(path, kMostBytes), path.string(), kDepth,
+                    fmt::format("use the model's own {}", path.filename().string()));
+}
+
+nlohmann::json read_config_json(const fs::path& folder) {
+  return read_json(config_in(folder));
+}
+
+// The ids of the end of text in generation_config.json; none if it is missing or has none.
+std::vector<std::int64_t> eos_for_generation(const fs::path& folder) {
+  const fs::path path = folder / kGenerationConfig;
+  if (!path_exists(path)) return {};
+  const nlohmann::json json = read_json(path);
+  if (!json.is_object())
+    throw Error("is not a JSON object", path.string(), "use the model's own, or delete it");
+  return BoundaryTokens::from_json({{"eos_token_id", json.value("eos_token_id", nlohmann::json())}},
+                                   path.string())
+      .eos;
+}
+
+void copy_if_there(const fs::path& from, const fs::path& to, const char* name) {
+  constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
+  if (path_exists(from / name)) write_file_atomically(to / name, read_file(from / name, kMostBytes));
 }
 
 }  // namespace
@@ -49,7 +70,14 @@ std::shared_ptr<const Decoder> read_decoder(const fs::path& source) {
 }
 
 BoundaryTokens read_boundary_tokens(const fs::path& folder) {
-  return BoundaryTokens::from_json(read_config_json(folder), (folder / "config.json").string());
+  BoundaryTokens tokens =
+      BoundaryTokens::from_json(read_config_json(folder), (folder / "config.json").string());
+  if (std::vector<std::int64_t> eos = eos_for_generation(folder); !eos.empty()) tokens.eos = std::move(eos);
+  return tokens;
+}
+
+fs::path file_of_eos(const fs::path& folder) {
+  return folder / (eos_for_generation(folder).empty() ? "config.json" : kGenerationConfig);
 }
 
 DType stored_dtype(const fs::path& source) {
@@ -81,8 +109,9 @@ DecoderWeights load_weights(const fs::path& source, DType dtype, Device device) 
 }
 
 Replaceable replaceable_model_folder(const fs::path& folder) {
-  Replaceable replaceable{"a model's folder",
-                          {"config.json", kSafetensors, kSafetensorsIndex, "warpwright.json"}};
+  Replaceable replaceable{
+      "a model's folder",
+      {"config.json", kGenerationConfig, kSafetensors, kSafetensorsIndex, "warpwright.json"}};
   auto& files = replaceable.files;
   files.insert(files.end(), std::begin(kTokenizerFiles), std::end(kTokenizerFiles));
   for (std::string& shard : shards_in(folder, "model")) files.push_back(std::move(shard));
@@ -90,10 +119,11 @@ Replaceable replaceable_model_folder(const fs::path& folder) {
 }
 
 void copy_tokenizer(const fs::path& from, const fs::path& to) {
-  for (const char* name : kTokenizerFiles) {
-    constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
-    if (path_exists(from / name)) write_file_atomically(to / name, read_file(from / name, kMostBytes));
-  }
+  for (const char* name : kTokenizerFiles) copy_if_there(from, to, name);
+}
+
+void copy_generation_config(const fs::path& from, const fs::path& to) {
+  if (is_folder(from)) copy_if_there(from, to, kGenerationConfig);
 }
 
 }  // namespace warpwright

@@ -141,7 +141,7 @@ BoundaryTokens boundary_of(const TrainOptions& o, const fs::path& begun_with, co
   if (const auto wrong = std::ranges::find_if_not(named.eos, exists); wrong != named.eos.end()) {
     throw Error(
         fmt::format("\"eos_token_id\" is {}, but the vocabulary has ids below {}", *wrong, decoder.vocab()),
-        (begun_with / "config.json").string(), "write the tokenizer's id, or null for none");
+        file_of_eos(begun_with).string(), "write the tokenizer's id, or null for none");
   }
   if (manifest) return named;
   std::optional<text::Tokenizer> tokenizer;
