@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "core/error.hpp"
@@ -19,9 +20,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTokenizerFiles[] = {
-    "tokenizer.json",          "tokenizer_config.json", "vocab.json",         "merges.txt",
-    "special_tokens_map.json", "added_tokens.json",     "chat_template.jinja"};
+constexpr const char *kTokenizerConfig = "tokenizer_config.json", *kChatTemplate = "chat_template.jinja";
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json", kTokenizerConfig,          "vocab.json",
+                                           "merges.txt",     "special_tokens_map.json", "added_tokens.json",
+                                           kChatTemplate};
+constexpr std::uint64_t kMostTokenizerBytes = std::uint64_t{1} << 30;
 
 nlohmann::json read_json(const fs::path& path) {
   constexpr std::uint64_t kMostBytes = 1 << 20;
@@ -47,8 +50,7 @@ std::vector<std::int64_t> eos_for_generation(const fs::path& folder) {
 }
 
 void copy_if_there(const fs::path& from, const fs::path& to, const char* name) {
-  constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
-  if (path_exists(from / name)) write_file_atomically(to / name, read_file(from / name, kMostBytes));
+  if (path_exists(from / name)) write_file_atomically(to / name, read_file(from / name, kMostTokenizerBytes));
 }
 
 }  // namespace
@@ -118,8 +120,31 @@ Replaceable replaceable_model_folder(const fs::path& folder) {
   return replaceable;
 }
 
-void copy_tokenizer(const fs::path& from, const fs::path& to) {
+std::string read_chat_template(const fs::path& folder) {
+  constexpr int kDepth = 16;
+  constexpr const char* kRemedy = "use the model's own tokenizer_config.json";
+  if (path_exists(folder / kChatTemplate)) return read_file(folder / kChatTemplate, kMostTokenizerBytes);
+  const fs::path path = folder / kTokenizerConfig;
+  if (!path_exists(path)) return "";
+  const nlohmann::json config = parse_json_members(read_file(path, kMostTokenizerBytes), {"chat_template"},
+                                                   path.string(), kDepth, kRemedy);
+  try {
+    const nlohmann::json given = config.value("chat_template", nlohmann::json());
+    if (!given.is_array()) return given.is_null() ? "" : given.get<std::string>();
+    for (const nlohmann::json& named : given) {
+      if (named.at("name") == "default") return named.at("template").get<std::string>();
+    }
+    return "";
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(fmt::format("\"chat_template\" cannot be read: {}", reason_of(error)), path.string(),
+                kRemedy);
+  }
+}
+
+void copy_tokenizer(const fs::path& from, const fs::path& to, const std::string& chat_template) {
   for (const char* name : kTokenizerFiles) copy_if_there(from, to, name);
+  if (!chat_template.empty() && read_chat_template(to).empty())
+    write_file_atomically(to / kChatTemplate, chat_template);
 }
 
 void copy_generation_config(const fs::path& from, const fs::path& to) {

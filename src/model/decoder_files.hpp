@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
 
 #include "model/decoder.hpp"
 #include "runtime/file.hpp"
@@ -36,8 +37,14 @@ DecoderWeights load_weights(const std::filesystem::path& source, DType dtype, De
 // missing.
 Replaceable replaceable_model_folder(const std::filesystem::path& folder);
 
-// Copies the files of the tokenizer from one folder to another, those that are there.
-void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to);
+// A folder's chat template: chat_template.jinja, else "chat_template" of tokenizer_config.json, and of
+// several there the one named default. "" without one.
+std::string read_chat_template(const std::filesystem::path& folder);
+
+// Copies the files of the tokenizer from one folder to another, those that are there. If they have no chat
+// template, writes this one, unless it is "".
+void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to,
+                    const std::string& chat_template = "");
 // Copies generation_config.json if `from` is a folder that has one.
 void copy_generation_config(const std::filesystem::path& from, const std::filesystem::path& to);
 

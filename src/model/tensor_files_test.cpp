@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "core/error.hpp"
+#include "model/decoder_files.hpp"
 #include "model/llmc_file.hpp"
 #include "model/safetensors.hpp"
 #include "runtime/test_folder.hpp"
@@ -246,6 +247,30 @@ TEST_F(TensorFilesTest, LlmcFilesRoundTrip) {
 }
 
 // The header and sizes of the file that llm.c's train_gpt2.py writes for GPT-2 124M (gpt2_124M.bin).
+TEST_F(TensorFilesTest, AChatTemplateIsAFileOrInTheTokenizersConfig) {
+  const auto template_of = [&](const char* config) {
+    TestFolder::put("tokenizer_config.json", config);
+    return read_chat_template(folder);
+  };
+  const auto refusal_of = [&](const char* config) { return message_of([&] { template_of(config); }); };
+  EXPECT_EQ(read_chat_template(folder), "");
+  for (const char* none : {"{}", R"({"chat_template": null})", R"({"chat_template": []})",
+                           R"({"chat_template": [{"name": "tool_use", "template": "t"}]})"})
+    EXPECT_EQ(template_of(none), "") << none;
+  EXPECT_EQ(template_of(R"({"added_tokens_decoder": {}, "chat_template": "{{ a }}"})"), "{{ a }}");
+  EXPECT_EQ(template_of(R"({"chat_template": [{"name": "tool_use", "template": "t"},
+                                              {"name": "default", "template": "d"}]})"),
+            "d");
+  for (const char* hostile : {R"({"chat_template": 3})", R"({"chat_template": ["d"]})",
+                              R"({"chat_template": [{"name": "default"}]})",
+                              R"({"chat_template": [{"name": "default", "template": 3}]})"})
+    EXPECT_MENTIONS(refusal_of(hostile), "\"chat_template\" cannot be read");
+  for (const char* hostile : {"", "[]", R"({"chat_template": "a", "chat_template": "b"})"})
+    EXPECT_MENTIONS(refusal_of(hostile), "tokenizer_config.json");
+  TestFolder::put("chat_template.jinja", "{{ b }}");
+  EXPECT_EQ(template_of("{}"), "{{ b }}");
+}
+
 TEST_F(TensorFilesTest, KnowsTheSizeOfGpt2) {
   std::uint64_t elements = 0;
   for (const TensorInfo& tensor : llmc_tensors({DType::f32, 1024, 50257, 12, 12, 768, 50304}, "test")) {

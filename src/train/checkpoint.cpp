@@ -319,9 +319,9 @@ Checksums write_part(const fs::path& folder, const StatePart& part, int rank, in
 
 void NewCheckpoint::complete(const TrainerState& state, const Decoder& decoder,
                              const BoundaryTokens& boundary, const fs::path& tokenizer,
-                             const Checksums& parts) {
+                             const std::string& chat_template, const Checksums& parts) {
   decoder.save_config(folder(), boundary);
-  copy_tokenizer(tokenizer, folder());
+  copy_tokenizer(tokenizer, folder(), chat_template);
   if (state.origin) write_origin(folder(), *state.origin);
   std::vector<std::string> weights;
   for (const auto& [name, checksum] : parts) {

@@ -59,9 +59,10 @@ class NewCheckpoint {
 
   const std::filesystem::path& folder() const { return folder_.folder(); }  // for the parts of all ranks
   const std::filesystem::path& target() const { return target_; }
-  // parts: the files that the ranks have written. tokenizer: the folder of its files.
+  // parts: the files that the ranks have written. tokenizer, chat_template: as copy_tokenizer() takes them.
   void complete(const TrainerState& state, const Decoder& decoder, const BoundaryTokens& boundary,
-                const std::filesystem::path& tokenizer, const Checksums& parts);
+                const std::filesystem::path& tokenizer, const std::string& chat_template,
+                const Checksums& parts);
 
  private:
   std::filesystem::path target_;

@@ -780,6 +780,34 @@ TEST_F(TrainerTest, WithoutAManifestAModelKeepsItsEndOfText) {
   EXPECT_THROW(train(o), Error);
 }
 
+// The data's folder has none, and the checkpoint keeps it for the run that goes on.
+TEST_F(TrainerTest, AModelKeepsTheChatTemplateOfTheOneItBeganWith) {
+  TrainOptions o = options("first");
+  o.schedule.steps = 4;
+  train(o);
+  const fs::path model = o.out / "model";
+  EXPECT_FALSE(fs::exists(model / "chat_template.jinja"));
+  const auto template_after = [&](const char* run, const char* file, const std::string& content) {
+    TrainOptions tuned = options(run);
+    tuned.schedule.steps = 4;
+    tuned.initial_model = model;
+    write_file_atomically(model / file, content);
+    train(tuned, 2);
+    fs::remove(model / file);
+    tuned.initial_model.clear();
+    tuned.resume = true;
+    train(tuned);
+    const fs::path kept = "chat_template.jinja";
+    const std::string text = read_file(tuned.out / "model" / kept, 1 << 20);
+    EXPECT_EQ(read_file(list_checkpoints(tuned.out).back().folder / kept, 1 << 20), text);
+    return text;
+  };
+  EXPECT_EQ(template_after("a", "chat_template.jinja", "{{ a }}\n"), "{{ a }}\n");
+  EXPECT_EQ(template_after("b", "tokenizer_config.json", R"({"chat_template": "{{ b }}"})"), "{{ b }}");
+  write_file_atomically(root_ / "data" / "chat_template.jinja", "{{ data }}");
+  EXPECT_EQ(template_after("c", "chat_template.jinja", "{{ c }}"), "{{ data }}");
+}
+
 TEST_F(TrainerTest, ACheckpointUnderTheNameOfAnotherStepIsRefused) {
   TrainOptions o = options("renamed");
   train(o, 5);

@@ -201,7 +201,9 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer,
     sampling_ = DecodingEngine::planned(context_, *options_.step.model, options_.step.dtype,
                                         sampling_engine(options_));
   }
-  boundary_ = boundary_of(options_, saved ? saved->checkpoint : options_.initial_model, notice);
+  const fs::path begun_with = saved ? saved->checkpoint : options_.initial_model;
+  boundary_ = boundary_of(options_, begun_with, notice);
+  if (is_folder(begun_with)) chat_template_ = read_chat_template(begun_with);
   origin_ = origin_of(options_, notice);
   if (saved) {
     restore(*saved);
@@ -318,7 +320,8 @@ bool Trainer::start() {
                                                    if (observer_.checkpoint) observer_.checkpoint(path);
                                                  },
                                              .notice = [this](const std::string& line) { notify(line); }};
-  checkpoints_.emplace(options_, boundary_, damaged_, comm_, static_cast<std::size_t>(here), reports);
+  checkpoints_.emplace(options_, boundary_, chat_template_, damaged_, comm_, static_cast<std::size_t>(here),
+                       reports);
   if (leads()) metrics_.emplace(options_.out / "metrics.jsonl", unreported_ ? step_index_ - 1 : step_index_);
   saved_at_ = Clock::now();
   if (observer_.started) observer_.started();
@@ -547,7 +550,7 @@ void Trainer::save_model() {
   const std::filesystem::path model = options_.out / "model";
   AtomicFolder folder(model, replaceable_model_folder(model));
   options_.step.model->save(folder.folder(), step_.tensors().parameters, step_.parameter_reader(), boundary_);
-  copy_tokenizer(options_.data, folder.folder());
+  copy_tokenizer(options_.data, folder.folder(), chat_template_);
   write_origin(folder.folder(), origin_);
   folder.commit();
 }
