@@ -74,11 +74,13 @@ bool exchange(const fs::path& from, const fs::path& to) {
 }
 
 void rename_or_throw(const fs::path& from, const fs::path& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) throw_system_error("put in place", to.string(), kCheckPath);
+  if (::rename(from.c_str(), to.c_str()) != 0)
+    throw_system_error("put in place", final_path(to).string(), kCheckPath);
 }
 
 void make_folder(const fs::path& folder, mode_t mode) {
-  if (::mkdir(folder.c_str(), mode) != 0) throw_system_error("create", folder.string(), kCheckPath);
+  if (::mkdir(folder.c_str(), mode) != 0)
+    throw_system_error("create", final_path(folder).string(), kCheckPath);
 }
 
 std::string proc_name(int fd) {
@@ -137,7 +139,8 @@ void AtomicFile::open_partial() {
       fd = FileDescriptor(uninterrupted([&] { return ::open(partial_.c_str(), kFlags, mode); }));
       if (!fd && errno == EEXIST) continue;
       if (!fd) {
-        throw_system_error("write", target_.string(), "check that its folder exists and can be written");
+        throw_system_error("write", final_path(target_).string(),
+                           "check that its folder exists and can be written");
       }
       live_partials().paths.insert(partial_);
     }
@@ -146,7 +149,7 @@ void AtomicFile::open_partial() {
       live_partials().paths.erase(partial_);
       continue;
     }
-    file_.emplace(target_, std::move(fd));
+    file_.emplace(final_path(target_), std::move(fd));
     return;
   }
 }
@@ -164,7 +167,7 @@ void AtomicFile::give_name() {
   named_ = true;
   const std::string source = proc_name(file_->descriptor());
   if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, partial_.c_str(), AT_SYMLINK_FOLLOW) != 0) {
-    throw_system_error("put in place", target_.string(), kCheckPath);
+    throw_system_error("put in place", final_path(target_).string(), kCheckPath);
   }
 }
 
@@ -174,7 +177,7 @@ void AtomicFile::copy_to_stream() {
   for (std::uint64_t offset = 0; offset < file_->size();) {
     const ssize_t got = uninterrupted(
         [&] { return ::pread(file_->descriptor(), chunk.data(), chunk.size(), static_cast<off_t>(offset)); });
-    if (got <= 0) throw_system_error("read back", target_.string(), "check the space in /tmp");
+    if (got <= 0) throw_system_error("read back", final_path(target_).string(), "check the space in /tmp");
     stream_->write(std::span(chunk).first(static_cast<std::size_t>(got)));
     offset += static_cast<std::uint64_t>(got);
   }
@@ -225,11 +228,10 @@ AtomicFolder::AtomicFolder(const fs::path& path, std::optional<Replaceable> repl
     : target_([&] {
         recover_folder(path);
         require_replaceable(path, replaceable);
-        fs::path target = folder_target(path);
-        create_folders(parent_of(target));
-        return target;
+        return folder_target(path);
       }()),
       replaceable_(std::move(replaceable)),
+      parents_(parent_of(target_)),
       partial_(target_),
       folder_(partial_.content()) {
   make_folder(folder_, 0777);
@@ -244,6 +246,7 @@ void AtomicFolder::commit() {
     const std::lock_guard guard(live_partials().mutex);
     put_in_place();
   }
+  parents_.keep();
   for (const fs::path& old : {folder_, partial_.replaced()}) {
     if (is_occupied(old)) copy_permissions(old, folder.get());
   }

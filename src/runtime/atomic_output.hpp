@@ -61,8 +61,9 @@ struct Replaceable {
 void require_replaceable(const std::filesystem::path& folder, const std::optional<Replaceable>& replaceable);
 
 // A new or replaced folder. Fill folder(), then commit(), which syncs every file and subfolder in it. Parents
-// are created. Folders are exchanged by one rename. A file system that cannot do that (NFS) takes two steps;
-// if a crash comes between them, the next writer or recover_folder() gives the previous folder its name back.
+// are created, and removed again without commit(). Folders are exchanged by one rename. A file system that
+// cannot do that (NFS) takes two steps; if a crash comes between them, the next writer or recover_folder()
+// gives the previous folder its name back.
 class AtomicFolder {
  public:
   // A folder with content is refused unless it is replaceable.
@@ -77,6 +78,7 @@ class AtomicFolder {
 
   std::filesystem::path target_;
   std::optional<Replaceable> replaceable_;
+  NewParents parents_;
   PartialFolder partial_;
   std::filesystem::path folder_;
 };

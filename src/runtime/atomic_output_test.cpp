@@ -341,6 +341,49 @@ TEST_F(AtomicOutputTest, AtomicFolderAppearsWholeAndRefusesOrReplaces) {
   EXPECT_EQ(entries("deep"), 1);
 }
 
+TEST_F(AtomicOutputTest, AFolderThatIsNotWrittenLeavesNoParents) {
+  const fs::path target = folder / "a" / "b" / "c";
+  { AtomicFolder dropped(target); }
+  EXPECT_EQ(entries(), 0);
+  {
+    AtomicFolder dropped(target);
+    put("a/mine", "x");
+  }
+  EXPECT_EQ(get("a/mine"), "x");
+  EXPECT_FALSE(fs::exists(folder / "a" / "b"));
+  fs::remove_all(folder / "a");
+  EXPECT_EQ(run_in_child([&] {
+              const AtomicFolder cut_off(target);
+              remove_live_partials();
+              ::_exit(0);
+              return 1;
+            }),
+            0);
+  EXPECT_EQ(entries(), 0);
+  write_folder(target, "new");
+  EXPECT_EQ(get("a/b/c/x"), "new");
+}
+
+TEST_F(AtomicOutputTest, MessagesNameThePlaceWhereAFolderWillBe) {
+  const auto message = [&](const char* name) {
+    return message_of([&] {
+      AtomicFolder output(folder / "a" / "b");
+      write_file_atomically(output.folder() / name, std::string(1 << 16, 'x'));
+    });
+  };
+  EXPECT_EQ(run_in_child([&] {
+              limit_file_size(4096);
+              const std::string expected = (folder / "a" / "b" / "x").string() + ": cannot write";
+              return message("x").starts_with(expected) ? 0 : 1;
+            }),
+            0);
+  EXPECT_TRUE(message("none/x").starts_with((folder / "a/b/none/x").string() + ": cannot "))
+      << message("none/x");
+  EXPECT_EQ(final_path("a/b.txt"), fs::path("a/b.txt"));
+  EXPECT_EQ(final_path(partial_path("b") / "new" / "b" / "x"), fs::path("b/x"));
+  EXPECT_EQ(final_path(partial_path("/a/b") / "new" / "b"), fs::path("/a/b"));
+}
+
 TEST_F(AtomicOutputTest, AtomicFolderRefusesWhatIsNoFolder) {
   put("file", "x");
   EXPECT_THROW(AtomicFolder(folder / "file", kFiles), Error);

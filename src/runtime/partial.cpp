@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <iterator>
 #include <new>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@
 
 #include "core/error.hpp"
 #include "runtime/file.hpp"
+#include "runtime/output_file.hpp"
 #include "runtime/output_target.hpp"
 #include "runtime/provisional_folder.hpp"
 
@@ -116,6 +118,20 @@ bool is_partial_name(std::string_view name) {
   return name.substr(end) == hash_of(name.substr(0, end));
 }
 
+fs::path final_path(const fs::path& path) {
+  fs::path final;
+  for (auto part = path.begin(); part != path.end(); ++part) {
+    if (const auto next = std::next(part);
+        next != path.end() && *next == "new" && is_partial_name(part->native())) {
+      if (final == ".") final.clear();  // parent_of() has added it
+      part = next;
+    } else {
+      final /= *part;
+    }
+  }
+  return final;
+}
+
 int remove_stale_partials(const fs::path& folder) {
   std::vector<fs::path> entries;
   try {
@@ -147,8 +163,39 @@ void remove_live_partials() {
         }
       }
     }
+    for (auto folder = live_partials().parents.rbegin(); folder != live_partials().parents.rend(); ++folder)
+      ::rmdir(folder->c_str());  // the inner ones first
     for (ProvisionalFolder* folder : live_partials().provisional) folder->remove();
   });
+}
+
+NewParents::NewParents(const fs::path& folder) {
+  const auto make = [&] {
+    const std::lock_guard guard(live_partials().mutex);
+    create_folders(folder, &made_);
+    live_partials().parents.insert(made_.begin(), made_.end());
+  };
+  try {
+    make();
+  } catch (...) {
+    remove();
+    throw;
+  }
+}
+
+void NewParents::keep() {
+  const std::lock_guard guard(live_partials().mutex);
+  for (const fs::path& path : made_) live_partials().parents.erase(path);
+  made_.clear();
+}
+
+void NewParents::remove() {
+  const std::lock_guard guard(live_partials().mutex);
+  for (auto path = made_.rbegin(); path != made_.rend(); ++path) {
+    ::rmdir(path->c_str());
+    live_partials().parents.erase(*path);
+  }
+  made_.clear();
 }
 
 PartialFolder::PartialFolder(const fs::path& target, std::string_view word) : PartialFolder() {

@@ -17,6 +17,7 @@
 #include <mutex>
 #include <set>
 #include <string_view>
+#include <vector>
 
 #include "runtime/folder_lock.hpp"
 
@@ -28,17 +29,21 @@ std::filesystem::path partial_path(const std::filesystem::path& target, std::str
 // True if partial_path() made this name of a file or folder.
 bool is_partial_name(std::string_view name);
 
+// The place that a path within a partial folder will have once that is in place, for messages; another path
+// as it is.
+std::filesystem::path final_path(const std::filesystem::path& path);
+
 // Removes what crashed writers left in the folder; what is in use stays. A folder whose replacement crashed
 // between its two steps gets its name back. Returns the number of partials removed.
 int remove_stale_partials(const std::filesystem::path& folder);
 
 class ProvisionalFolder;
 
-// The partials of this process, and its folders that may not stay. The mutex is held while a partial is moved
-// into place.
+// The partials of this process, the folders made for them, and folders that may not stay. The mutex is held
+// while a partial is moved into place.
 struct LivePartials {
   std::mutex mutex;
-  std::set<std::filesystem::path> paths;
+  std::set<std::filesystem::path> paths, parents;
   std::set<ProvisionalFolder*> provisional;
 };
 LivePartials& live_partials();
@@ -46,6 +51,22 @@ LivePartials& live_partials();
 // For a process that is ending: removes its partials and provisional folders, and stops its writers. Several
 // threads may call it.
 void remove_live_partials();
+
+// The folders that a writer makes above its target. They are removed again, with the object or by
+// remove_live_partials(), unless keep() says that the target is in place. One with anything in it stays.
+class NewParents {
+ public:
+  explicit NewParents(const std::filesystem::path& folder);  // makes it and its missing parents
+  NewParents(const NewParents&) = delete;
+  ~NewParents() { remove(); }
+
+  void keep();
+
+ private:
+  void remove();
+
+  std::vector<std::filesystem::path> made_;  // in this order
+};
 
 // A partial folder, locked; removed with the object.
 class PartialFolder {
