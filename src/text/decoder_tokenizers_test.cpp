@@ -363,6 +363,7 @@ TEST(DecoderTokenizers, WhatIsNotSupportedIsNamedWithItsValue) {
       {"llama3", "/normalizer", json::array(), "normalizer"},
       {"llama3", "/normalizer", sequence, "normalizer.normalizers"},
       {"llama2", "/normalizer/normalizers/0/prepend", 1, "normalizers[0].prepend"},
+      {"llama2", "/normalizer/normalizers/0/prepend", "", "normalizers[0].prepend is empty"},
       {"llama2", "/normalizer/normalizers/0/prepend", std::string(16, 'x'), "16 times"},
       {"llama2", "/normalizer/normalizers/1/pattern", expression, "Regex is \"\\\\w+\""},
       {"llama2", "/normalizer/normalizers/1/pattern", {{"String", ""}}, "a text of 0 bytes"},

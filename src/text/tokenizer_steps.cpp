@@ -48,7 +48,9 @@ NormalizerStep read_normalizer_step(const JsonField& step) {
   }
   if (type == "Prepend") {
     step.require_object({"type", "prepend"});
-    return {Kind::prepend, "", step.member("prepend").string()};
+    const JsonField prepend = step.member("prepend");
+    if (prepend.string().empty()) prepend.fail("is empty");
+    return {Kind::prepend, "", prepend.string()};
   }
   if (type == "Replace") {
     step.require_object({"type", "pattern", "content"});
