@@ -240,6 +240,7 @@ TEST_F(GenerateTest, ConversionsKeepTheTokenizerAndItsIds) {
   config["eos_token_id"] = "six";
   put("copy/config.json", config.dump());
   fails(1, {"convert", "--from", path("copy"), "--to", path("no"), "--format", "hf"}, {"eos_token_id"});
+  put("copy/config.json", before.dump());
   fails(
       2,
       {"convert", "--from", path("copy"), "--to", path("no"), "--format", "llmc", "--tokenizer", path("tok")},
@@ -291,6 +292,44 @@ TEST_F(GenerateTest, GenerationConfigNamesTheTokensThatEndAText) {
     put("copy/generation_config.json", wrong);
     fails(1, {"generate", "--model", path("copy"), "--prompt", "the"}, {"copy/generation_config.json"});
   }
+}
+
+// The data's ids are then the model's. The checkpoint that a run goes on from is deleted by --keep 1.
+TEST_F(GenerateTest, FineTuningOnBareShardsKeepsTheModelsTokenizer) {
+  const std::string tokenizer = read_file(folder / "run/model/tokenizer.json", 1 << 24);
+  std::filesystem::create_directory(folder / "bare");
+  for (const auto& file : std::filesystem::directory_iterator(folder / "data")) {
+    if (file.path().extension() == ".bin")
+      std::filesystem::copy(file.path(), folder / "bare" / file.path().filename());
+  }
+  const auto tune = [&](const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> a = {"train",   "--data",     path("bare"), "--out",     path(out),
+                                  "--batch", "2",          "--seq",      "16",        "--keep",
+                                  "1",       "--schedule", "constant",   "--threads", "1"};
+    a.insert(a.end(), more.begin(), more.end());
+    succeeds(a);
+  };
+  tune("tuned", {"--model", path("run/model"), "--steps", "2"});
+  EXPECT_EQ(read_file(folder / "tuned/model/tokenizer.json", 1 << 24), tokenizer);
+  std::filesystem::remove_all(folder / "run");
+  tune("tuned", {"--resume", "--steps", "4"});
+  EXPECT_EQ(read_file(folder / "tuned/model/tokenizer.json", 1 << 24), tokenizer);
+  succeeds({"generate", "--model", path("tuned"), "--prompt", "the", "--max-tokens", "2"});
+  json config = json_file("tuned/model/config.json");
+  // A tokenizer with more ids than the model.
+  json larger = json::parse(tokenizer);
+  for (int i = 0; i < 200; ++i) {
+    larger["added_tokens"].push_back({{"id", config["vocab_size"].get<int>() + i},
+                                      {"content", fmt::format("<{}>", i)},
+                                      {"special", true},
+                                      {"lstrip", false},
+                                      {"rstrip", false},
+                                      {"normalized", false},
+                                      {"single_word", false}});
+  }
+  put("tuned/model/tokenizer.json", larger.dump());
+  tune("without", {"--model", path("tuned/model"), "--steps", "1"});
+  EXPECT_FALSE(std::filesystem::exists(folder / "without/model/tokenizer.json"));
 }
 
 }  // namespace

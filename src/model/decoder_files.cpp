@@ -49,8 +49,27 @@ std::vector<std::int64_t> eos_for_generation(const fs::path& folder) {
       .eos;
 }
 
-void copy_if_there(const fs::path& from, const fs::path& to, const char* name) {
-  if (path_exists(from / name)) write_file_atomically(to / name, read_file(from / name, kMostTokenizerBytes));
+// The chat template of a tokenizer's files, which come from this folder: chat_template.jinja, else
+// "chat_template" of tokenizer_config.json, and of several there the one named default. "" without one.
+std::string chat_template_of(const TokenizerFiles& files, const fs::path& folder) {
+  constexpr int kDepth = 16;
+  constexpr const char* kRemedy = "use the model's own tokenizer_config.json";
+  if (const auto found = files.find(kChatTemplate); found != files.end()) return found->second;
+  const auto config_file = files.find(kTokenizerConfig);
+  if (config_file == files.end()) return "";
+  const std::string path = (folder / kTokenizerConfig).string();
+  const nlohmann::json config =
+      parse_json_members(config_file->second, {"chat_template"}, path, kDepth, kRemedy);
+  try {
+    const nlohmann::json given = config.value("chat_template", nlohmann::json());
+    if (!given.is_array()) return given.is_null() ? "" : given.get<std::string>();
+    for (const nlohmann::json& named : given) {
+      if (named.at("name") == "default") return named.at("template").get<std::string>();
+    }
+    return "";
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(fmt::format("\"chat_template\" cannot be read: {}", reason_of(error)), path, kRemedy);
+  }
 }
 
 }  // namespace
@@ -120,35 +139,32 @@ Replaceable replaceable_model_folder(const fs::path& folder) {
   return replaceable;
 }
 
-std::string read_chat_template(const fs::path& folder) {
-  constexpr int kDepth = 16;
-  constexpr const char* kRemedy = "use the model's own tokenizer_config.json";
-  if (path_exists(folder / kChatTemplate)) return read_file(folder / kChatTemplate, kMostTokenizerBytes);
-  const fs::path path = folder / kTokenizerConfig;
-  if (!path_exists(path)) return "";
-  const nlohmann::json config = parse_json_members(read_file(path, kMostTokenizerBytes), {"chat_template"},
-                                                   path.string(), kDepth, kRemedy);
-  try {
-    const nlohmann::json given = config.value("chat_template", nlohmann::json());
-    if (!given.is_array()) return given.is_null() ? "" : given.get<std::string>();
-    for (const nlohmann::json& named : given) {
-      if (named.at("name") == "default") return named.at("template").get<std::string>();
-    }
-    return "";
-  } catch (const nlohmann::json::exception& error) {
-    throw Error(fmt::format("\"chat_template\" cannot be read: {}", reason_of(error)), path.string(),
-                kRemedy);
+TokenizerFiles read_tokenizer_files(const fs::path& folder) {
+  TokenizerFiles files;
+  for (const char* name : kTokenizerFiles) {
+    if (path_exists(folder / name)) files[name] = read_file(folder / name, kMostTokenizerBytes);
   }
+  return files;
 }
 
-void copy_tokenizer(const fs::path& from, const fs::path& to, const std::string& chat_template) {
-  for (const char* name : kTokenizerFiles) copy_if_there(from, to, name);
-  if (!chat_template.empty() && read_chat_template(to).empty())
-    write_file_atomically(to / kChatTemplate, chat_template);
+void add_chat_template(TokenizerFiles& files, const fs::path& folder) {
+  if (!is_folder(folder) || !chat_template_of(files, folder).empty()) return;
+  std::string text = chat_template_of(read_tokenizer_files(folder), folder);
+  if (!text.empty()) files[kChatTemplate] = std::move(text);
+}
+
+void write_tokenizer_files(const TokenizerFiles& files, const fs::path& folder) {
+  for (const auto& [name, content] : files) write_file_atomically(folder / name, content);
+}
+
+void copy_tokenizer(const fs::path& from, const fs::path& to) {
+  write_tokenizer_files(read_tokenizer_files(from), to);
 }
 
 void copy_generation_config(const fs::path& from, const fs::path& to) {
-  if (is_folder(from)) copy_if_there(from, to, kGenerationConfig);
+  const fs::path file = from / kGenerationConfig;
+  if (is_folder(from) && path_exists(file))
+    write_file_atomically(to / kGenerationConfig, read_file(file, kMostTokenizerBytes));
 }
 
 }  // namespace warpwright

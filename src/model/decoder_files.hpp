@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -33,18 +34,18 @@ void verify_model(const std::filesystem::path& source);
 // The same decoder with its weights, verified, in this dtype whatever the file has.
 DecoderWeights load_weights(const std::filesystem::path& source, DType dtype, Device device = {});
 
-// A folder that holds what Decoder::save, copy_tokenizer and `convert` write, and nothing else. It may be
-// missing.
+// A folder that holds what Decoder::save, write_tokenizer_files and `convert` write, and nothing else. It may
+// be missing.
 Replaceable replaceable_model_folder(const std::filesystem::path& folder);
 
-// A folder's chat template: chat_template.jinja, else "chat_template" of tokenizer_config.json, and of
-// several there the one named default. "" without one.
-std::string read_chat_template(const std::filesystem::path& folder);
-
-// Copies the files of the tokenizer from one folder to another, those that are there. If they have no chat
-// template, writes this one, unless it is "".
-void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to,
-                    const std::string& chat_template = "");
+// The files of a folder's tokenizer that are there: their contents by their names.
+using TokenizerFiles = std::map<std::string, std::string>;
+TokenizerFiles read_tokenizer_files(const std::filesystem::path& folder);
+// Adds the chat template of a model's folder, as chat_template.jinja, if the files have none.
+void add_chat_template(TokenizerFiles& files, const std::filesystem::path& folder);
+void write_tokenizer_files(const TokenizerFiles& files, const std::filesystem::path& folder);
+// Copies them from one folder to another.
+void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to);
 // Copies generation_config.json if `from` is a folder that has one.
 void copy_generation_config(const std::filesystem::path& from, const std::filesystem::path& to);
 

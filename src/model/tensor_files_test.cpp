@@ -246,14 +246,18 @@ TEST_F(TensorFilesTest, LlmcFilesRoundTrip) {
   EXPECT_THROW(file.bytes("none"), Error);
 }
 
-// The header and sizes of the file that llm.c's train_gpt2.py writes for GPT-2 124M (gpt2_124M.bin).
 TEST_F(TensorFilesTest, AChatTemplateIsAFileOrInTheTokenizersConfig) {
+  const auto added_template = [&] {
+    TokenizerFiles files;
+    add_chat_template(files, folder);
+    return files["chat_template.jinja"];
+  };
   const auto template_of = [&](const char* config) {
     TestFolder::put("tokenizer_config.json", config);
-    return read_chat_template(folder);
+    return added_template();
   };
   const auto refusal_of = [&](const char* config) { return message_of([&] { template_of(config); }); };
-  EXPECT_EQ(read_chat_template(folder), "");
+  EXPECT_EQ(added_template(), "");
   for (const char* none : {"{}", R"({"chat_template": null})", R"({"chat_template": []})",
                            R"({"chat_template": [{"name": "tool_use", "template": "t"}]})"})
     EXPECT_EQ(template_of(none), "") << none;
@@ -269,8 +273,12 @@ TEST_F(TensorFilesTest, AChatTemplateIsAFileOrInTheTokenizersConfig) {
     EXPECT_MENTIONS(refusal_of(hostile), "tokenizer_config.json");
   TestFolder::put("chat_template.jinja", "{{ b }}");
   EXPECT_EQ(template_of("{}"), "{{ b }}");
+  TokenizerFiles own = {{"tokenizer_config.json", R"({"chat_template": "{{ c }}"})"}};
+  add_chat_template(own, folder);
+  EXPECT_EQ(own.size(), 1u);
 }
 
+// The header and sizes of the file that llm.c's train_gpt2.py writes for GPT-2 124M (gpt2_124M.bin).
 TEST_F(TensorFilesTest, KnowsTheSizeOfGpt2) {
   std::uint64_t elements = 0;
   for (const TensorInfo& tensor : llmc_tensors({DType::f32, 1024, 50257, 12, 12, 768, 50304}, "test")) {

@@ -318,10 +318,10 @@ Checksums write_part(const fs::path& folder, const StatePart& part, int rank, in
 }
 
 void NewCheckpoint::complete(const TrainerState& state, const Decoder& decoder,
-                             const BoundaryTokens& boundary, const fs::path& tokenizer,
-                             const std::string& chat_template, const Checksums& parts) {
+                             const BoundaryTokens& boundary, const TokenizerFiles& tokenizer,
+                             const Checksums& parts) {
   decoder.save_config(folder(), boundary);
-  copy_tokenizer(tokenizer, folder(), chat_template);
+  write_tokenizer_files(tokenizer, folder());
   if (state.origin) write_origin(folder(), *state.origin);
   std::vector<std::string> weights;
   for (const auto& [name, checksum] : parts) {

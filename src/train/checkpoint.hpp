@@ -17,6 +17,7 @@
 
 #include "core/error.hpp"
 #include "infer/origin.hpp"
+#include "model/decoder_files.hpp"
 #include "runtime/file.hpp"
 #include "train/step.hpp"
 
@@ -59,10 +60,9 @@ class NewCheckpoint {
 
   const std::filesystem::path& folder() const { return folder_.folder(); }  // for the parts of all ranks
   const std::filesystem::path& target() const { return target_; }
-  // parts: the files that the ranks have written. tokenizer, chat_template: as copy_tokenizer() takes them.
+  // parts: the files that the ranks have written.
   void complete(const TrainerState& state, const Decoder& decoder, const BoundaryTokens& boundary,
-                const std::filesystem::path& tokenizer, const std::string& chat_template,
-                const Checksums& parts);
+                const TokenizerFiles& tokenizer, const Checksums& parts);
 
  private:
   std::filesystem::path target_;

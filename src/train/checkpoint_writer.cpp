@@ -25,11 +25,11 @@ constexpr std::launch kInThread = std::launch::async | std::launch::deferred;
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(const TrainOptions& options, const BoundaryTokens& boundary,
-                                   std::string chat_template, std::set<std::int64_t> damaged,
+                                   const TokenizerFiles& tokenizer, std::set<std::int64_t> damaged,
                                    const Comm& comm, std::size_t ranks_here, Reports reports)
     : options_(options),
       boundary_(boundary),
-      chat_template_(std::move(chat_template)),
+      tokenizer_(tokenizer),
       damaged_(std::move(damaged)),
       comm_(comm),
       ranks_here_(ranks_here),
@@ -103,7 +103,7 @@ void CheckpointWriter::finish() {
 }
 
 std::vector<std::string> CheckpointWriter::finish_and_prune(const Checksums& parts) {
-  checkpoint_->complete(state_, *options_.step.model, boundary_, options_.data, chat_template_, parts);
+  checkpoint_->complete(state_, *options_.step.model, boundary_, tokenizer_, parts);
   damaged_.erase(state_.step);
   return prune_checkpoints(options_.out, options_.keep, options_.keep_every, damaged_);
 }

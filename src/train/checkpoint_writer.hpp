@@ -27,8 +27,9 @@ class CheckpointWriter {
 
   // damaged: steps of checkpoints that neither count nor are deleted. ranks_here: those that share the memory
   // of this host.
-  CheckpointWriter(const TrainOptions& options, const BoundaryTokens& boundary, std::string chat_template,
-                   std::set<std::int64_t> damaged, const Comm& comm, std::size_t ranks_here, Reports reports);
+  CheckpointWriter(const TrainOptions& options, const BoundaryTokens& boundary,
+                   const TokenizerFiles& tokenizer, std::set<std::int64_t> damaged, const Comm& comm,
+                   std::size_t ranks_here, Reports reports);
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
   // A single rank completes its checkpoint. Over several ranks, one that is not complete is lost.
@@ -56,7 +57,7 @@ class CheckpointWriter {
 
   const TrainOptions& options_;
   const BoundaryTokens boundary_;
-  const std::string chat_template_;
+  const TokenizerFiles& tokenizer_;
   std::set<std::int64_t> damaged_;
   const Comm& comm_;
   const std::size_t ranks_here_;

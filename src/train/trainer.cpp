@@ -157,6 +157,26 @@ BoundaryTokens boundary_of(const TrainOptions& o, const fs::path& begun_with, co
   return tokens;
 }
 
+// The tokenizer of the models that a run writes: the data's. Data without one are taken to have the ids of
+// the model that the run began with, as for their end of text, so that model's tokenizer goes on.
+TokenizerFiles tokenizer_of(const TrainOptions& o, const fs::path& begun_with, const Notice& notice) {
+  if (text::has_tokenizer(o.data) || !is_folder(begun_with) || !text::has_tokenizer(begun_with))
+    return read_tokenizer_files(o.data);
+  try {
+    const text::Tokenizer tokenizer = load_tokenizer(begun_with, *o.step.model);
+    const auto manifest = read_manifest(o.data);
+    const auto size = static_cast<std::int64_t>(tokenizer.vocab_size());
+    if (!manifest || manifest->vocabulary_size == size) return read_tokenizer_files(begun_with);
+    notice(
+        fmt::format("{} has a vocabulary of {}, and the model's tokenizer one of {}: the result will have "
+                    "no tokenizer",
+                    o.data.string(), manifest->vocabulary_size, size));
+  } catch (const Error& error) {
+    notice(fmt::format("the result will have no tokenizer: {}", error.what()));
+  }
+  return {};
+}
+
 // Throws if a rank's record differs from rank 0's, with the first field that does, in this order.
 void require_equal(const Comm& comm, const nlohmann::ordered_json& mine) {
   const std::vector<std::string> all = comm.all_gather(mine.dump());
@@ -203,7 +223,10 @@ Trainer::Trainer(Context& context, TrainOptions options, TrainObserver observer,
   }
   const fs::path begun_with = saved ? saved->checkpoint : options_.initial_model;
   boundary_ = boundary_of(options_, begun_with, notice);
-  if (is_folder(begun_with)) chat_template_ = read_chat_template(begun_with);
+  if (leads()) {
+    tokenizer_ = tokenizer_of(options_, begun_with, notice);
+    add_chat_template(tokenizer_, begun_with);
+  }
   origin_ = origin_of(options_, notice);
   if (saved) {
     restore(*saved);
@@ -320,7 +343,7 @@ bool Trainer::start() {
                                                    if (observer_.checkpoint) observer_.checkpoint(path);
                                                  },
                                              .notice = [this](const std::string& line) { notify(line); }};
-  checkpoints_.emplace(options_, boundary_, chat_template_, damaged_, comm_, static_cast<std::size_t>(here),
+  checkpoints_.emplace(options_, boundary_, tokenizer_, damaged_, comm_, static_cast<std::size_t>(here),
                        reports);
   if (leads()) metrics_.emplace(options_.out / "metrics.jsonl", unreported_ ? step_index_ - 1 : step_index_);
   saved_at_ = Clock::now();
@@ -550,7 +573,7 @@ void Trainer::save_model() {
   const std::filesystem::path model = options_.out / "model";
   AtomicFolder folder(model, replaceable_model_folder(model));
   options_.step.model->save(folder.folder(), step_.tensors().parameters, step_.parameter_reader(), boundary_);
-  copy_tokenizer(options_.data, folder.folder(), chat_template_);
+  write_tokenizer_files(tokenizer_, folder.folder());
   write_origin(folder.folder(), origin_);
   folder.commit();
 }

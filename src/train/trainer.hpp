@@ -150,7 +150,7 @@ class Trainer {
   double step_seconds_ = 0, worked_seconds_ = 0;  // of the last step, and without exchanges
   ModelOrigin origin_;
   BoundaryTokens boundary_;
-  std::string chat_template_;  // of the model that the run began with, or ""
+  TokenizerFiles tokenizer_;  // on rank 0
   bool has_begun_ = false, table_is_written_ = false;
   bool finished_ = false;                   // already before this process began
   std::optional<StepReport> unreported_;    // of a step whose validation or sample was abandoned
