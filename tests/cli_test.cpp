@@ -19,6 +19,7 @@
 #include "runtime/device.hpp"
 #include "tests/cli_fixture.hpp"
 #include "tests/tiny_bert.hpp"
+#include "tests/tiny_tensors.hpp"
 #include "text/split_expression.hpp"
 
 namespace warpwright {
@@ -1257,6 +1258,35 @@ TEST_F(EncoderCliTest, RankPutsTheBestFirst) {
   fails(2, with({"--truncation", "both"}), {"--truncation", "both"});
   fails(1, {"rank", "--model", path("bert"), "--query", "x", "--input", path("texts")},
         {"classification head"});
+}
+
+// Free sizes are those of gpt2 and llama.
+TEST_F(CliTest, ARunOfAnotherFamilyGoesOnWithItsOwnSizes) {
+  make_data();
+  std::filesystem::create_directory(folder / "neox");
+  put("neox/config.json",
+      R"({"model_type": "gpt_neox", "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16,
+          "intermediate_size": 33, "vocab_size": 300, "max_position_embeddings": 32, "rotary_pct": 0.5,
+          "eos_token_id": null, "bos_token_id": null})");
+  TinyTensors tensors;
+  tensors.add("gpt_neox.embed_in.weight", {300, 16});
+  const std::string block = "gpt_neox.layers.0.";
+  for (const char* norm : {"input_layernorm", "post_attention_layernorm"}) tensors.add_norm(block + norm, 16);
+  tensors.add_linear(block + "attention.query_key_value", {48, 16}, 48);
+  tensors.add_linear(block + "attention.dense", {16, 16}, 16);
+  tensors.add_linear(block + "mlp.dense_h_to_4h", {33, 16}, 33);
+  tensors.add_linear(block + "mlp.dense_4h_to_h", {16, 33}, 16);
+  tensors.add_norm("gpt_neox.final_layer_norm", 16);
+  tensors.add("embed_out.weight", {300, 16});
+  tensors.write(folder / "neox/model.safetensors");
+  // bf16 with an MLP of odd size: files have the fp32 norms first.
+  succeeds({"train", "--data", path("data"), "--model", path("neox"), "--out", path("run"), "--batch", "2",
+            "--seq", "16", "--steps", "2", "--dtype", "bf16", "--schedule", "constant", "--threads", "1"});
+  for (const char* flag : {"--context", "--vocab", "--layers", "--hidden"}) {
+    fails(2, {"train", "--resume", "--data", path("data"), "--out", path("run"), "--steps", "3", flag, "32"},
+          {flag, "is given for a gpt_neox; leave out --family and all sizes: the checkpoint has them"});
+  }
+  succeeds({"train", "--resume", "--data", path("data"), "--out", path("run"), "--steps", "3"});
 }
 
 }  // namespace

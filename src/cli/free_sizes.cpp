@@ -133,10 +133,19 @@ std::string FreeSizes::beside_model() const {
   return !family.empty() ? "--family" : key_heads ? "--key-heads" : hidden ? "--hidden" : "";
 }
 
+std::string FreeSizes::first_given() const {
+  if (const std::string flag = beside_model(); !flag.empty()) return flag;
+  return layers ? "--layers" : heads ? "--heads" : channels ? "--channels" : vocab ? "--vocab" : "--context";
+}
+
 std::shared_ptr<const Decoder> free_model(const FreeSizes& sizes, const Decoder* base) {
   const auto* gpt2 = dynamic_cast<const GPT2Decoder*>(base);
   const auto* llama = dynamic_cast<const LlamaDecoder*>(base);
-  const std::string of_base = gpt2 ? kGPT2 : llama ? kLlama : "neither gpt2 nor llama";
+  if (base && !gpt2 && !llama) {
+    throw UsageError(fmt::format("is given for a {}", base->config({}).at("model_type").get<std::string>()),
+                     sizes.first_given(), "leave out --family and all sizes: the checkpoint has them");
+  }
+  const std::string of_base = gpt2 ? kGPT2 : kLlama;
   const std::string family = !sizes.family.empty() ? sizes.family : base ? of_base : kGPT2;
   require(!base || family == of_base, fmt::format("is {}, the checkpoint's model is {}", family, of_base),
           "--family", "leave out --family and all sizes: the checkpoint has them");
