@@ -26,15 +26,6 @@ constexpr Type kModelTypes[] = {{"gpt2", Network::decoder},        {"llama", Net
                                 {"bert", Network::encoder},        {"roberta", Network::encoder},
                                 {"xlm-roberta", Network::encoder}, {"camembert", Network::encoder}};
 
-std::string types_of(std::optional<Network> network) {
-  std::string names;
-  for (const Type& type : kModelTypes) {
-    if (network && type.network != *network) continue;
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", type.name);
-  }
-  return names;
-}
-
 // The text itself if it looks like a name, else quoted.
 std::string shown(const std::string& name) {
   const bool plain = name.size() <= 40 && std::all_of(name.begin(), name.end(), [](char c) {
@@ -68,6 +59,14 @@ bool contains(std::span<const std::string_view> names, std::string_view name) {
 
 }  // namespace
 
+std::vector<std::string_view> model_types(Network network) {
+  std::vector<std::string_view> names;
+  for (const Type& type : kModelTypes) {
+    if (type.network == network) names.push_back(type.name);
+  }
+  return names;
+}
+
 std::filesystem::path config_in(const std::filesystem::path& folder) {
   std::filesystem::path path = folder / "config.json";
   if (!path_exists(path))
@@ -86,13 +85,16 @@ std::string require_network(const nlohmann::json& config, Network wanted, const 
   const auto* type = std::find_if(std::begin(kModelTypes), std::end(kModelTypes),
                                   [&](const Type& t) { return t.name == name; });
   if (type == std::end(kModelTypes)) {
-    throw Error("model_type " + shown(name), where, "this version runs " + types_of(std::nullopt));
+    throw Error("model_type " + shown(name), where,
+                fmt::format("this version runs {}, {}", fmt::join(model_types(Network::decoder), ", "),
+                            fmt::join(model_types(Network::encoder), ", ")));
   }
   if (type->network == wanted) return name;
   if (none) throw Error("\"model_type\" is missing", where, kUseOwnConfig);
   const bool needs_encoder = wanted == Network::encoder;
   throw Error(fmt::format("model_type {} is {}", name, needs_encoder ? "a decoder" : "an encoder"), where,
-              fmt::format("use {}: {}", needs_encoder ? "an encoder" : "a decoder", types_of(wanted)));
+              fmt::format("use {}: {}", needs_encoder ? "an encoder" : "a decoder",
+                          fmt::join(model_types(wanted), ", ")));
 }
 
 void refuse_value(std::string_view key, const nlohmann::json& value, std::string_view reason,

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace warpwright {
 
@@ -18,10 +19,12 @@ inline constexpr const char* kModelRemedy =
 // The config.json of a model's folder. Throws if there is none.
 std::filesystem::path config_in(const std::filesystem::path& folder);
 
+enum class Network : std::uint8_t { decoder, encoder };
+// The model_types that this version runs.
+std::vector<std::string_view> model_types(Network network);
 // The config's model_type. Throws unless it is one that this version runs, and a decoder (gpt2, llama, …) or
 // an encoder (bert, roberta and their kin), as the caller wants. No model_type: "gpt2" if there is
 // n_embd, because its first configs had none.
-enum class Network : std::uint8_t { decoder, encoder };
 std::string require_network(const nlohmann::json& config, Network wanted, const std::string& where);
 
 // Throws: "key" is value, REASON.

@@ -1,10 +1,12 @@
 // config.json: what is refused before anything is allocated or read.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
 #include "model/bert_config.hpp"
+#include "model/config_fields.hpp"
 #include "model/decoder_files.hpp"
 #include "model/families.hpp"
 #include "model/gpt2_config.hpp"
@@ -466,6 +468,16 @@ TEST(Config, GPT2RefusesFieldsThatItDoesNotKnow) {
                  {"id2label", {{"0", "LABEL_0"}}},
                  {"label2id", {{"LABEL_0", 0}}}});
   EXPECT_EQ(message_of([&] { decoder_of_config(config, "config.json"); }), "no error");
+}
+
+// A type in the list of those that run, whose family decoder_of_config() lacks, would have another's fields.
+TEST(Config, EveryDecodersTypeHasItsFamily) {
+  for (const std::string_view type : model_types(Network::decoder)) {
+    const std::string error = gpt2_error("model_type", type);
+    EXPECT_EQ(error == "no error", type == "gpt2") << error;
+    if (type == "gpt2") continue;
+    EXPECT_MENTIONS(error, "\"n_embd\" is 4, a field that this version does not know");
+  }
 }
 
 TEST(Config, AnotherArchitectureIsReportedAsSuch) {

@@ -33,7 +33,9 @@ std::shared_ptr<const Decoder> decoder_of_config(const nlohmann::json& config, c
       return std::make_shared<LlamaDecoder>(LlamaConfig::from_json(family, config, where));
   }
   if (type == "gpt_neox") return std::make_shared<NeoxDecoder>(NeoxConfig::from_json(config, where));
-  return std::make_shared<GPT2Decoder>(GPT2Config::from_json(config, where));
+  if (type == "gpt2") return std::make_shared<GPT2Decoder>(GPT2Config::from_json(config, where));
+  throw Error(fmt::format("model_type {} has no decoder in this version", type), where,
+              "add its family to decoder_of_config()");
 }
 
 bool names_sizes(const std::string& model) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
+#include "model/config_fields.hpp"
 #include "model/decoder_files.hpp"
 #include "model/families.hpp"
 #include "runtime/test_folder.hpp"
@@ -164,7 +165,7 @@ TEST_F(ShardsTest, PicklesAreExplained) {
 
 // A tiny decoder of each family with these channels, in bf16, whose elements count from 0 on by tensor.
 // Padding of the vocabulary, which no file holds, is 0.
-DecoderWeights odd_model(const std::string& type, std::int64_t channels) {
+DecoderWeights odd_model(std::string_view type, std::int64_t channels) {
   json config = {{"model_type", type}, {"vocab_size", 51}, {"tie_word_embeddings", type == "gpt2"}};
   if (type == "gpt2") {
     config.update({{"n_layer", 2}, {"n_head", 1}, {"n_embd", channels}, {"n_positions", 8}});
@@ -177,7 +178,7 @@ DecoderWeights odd_model(const std::string& type, std::int64_t channels) {
   }
   if (type == "gpt_neox") config["rotary_pct"] = 0.31;
   if (type != "gpt2" && type != "gpt_neox") config.update({{"num_key_value_heads", 1}, {"head_dim", 6}});
-  const auto decoder = decoder_of_config(config, type);
+  const auto decoder = decoder_of_config(config, std::string(type));
   Recorder recorder;
   const std::vector<Tensor> tensors =
       decoder->allocate_parameters(DType::bf16, Category::parameters, "", recorder).tensors();
@@ -200,7 +201,7 @@ DecoderWeights odd_model(const std::string& type, std::int64_t channels) {
 
 // In bf16 with fp32 norms, a tensor of an odd number of elements would leave the next norm unaligned.
 TEST_F(TestFolder, ModelsOfOddSizesAreWrittenAndReadBack) {
-  for (const char* type : {"gpt2", "llama", "mistral", "qwen2", "qwen3", "gpt_neox"}) {
+  for (const std::string_view type : model_types(Network::decoder)) {
     for (const std::int64_t channels : {13, 14}) {
       const DecoderWeights model = odd_model(type, channels);
       for (const std::uint64_t most_bytes : {std::uint64_t{1} << 30, std::uint64_t{1} << 11}) {
