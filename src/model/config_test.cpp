@@ -289,6 +289,16 @@ TEST(Config, WindowsAreRefusedByNameAndValue) {
 }
 
 // Attention has 4 FLOPs per element of a query and key pair in the forward, and 8 in the backward.
+TEST(Config, MaxWindowLayersIsANumberWhateverReplacesIt) {
+  for (const char* type : {"llama", "mistral", "qwen2"}) {
+    json config = kLlama;
+    config.update({{"model_type", type}, {"layer_types", {"full_attention"}}, {"sliding_window", nullptr}});
+    EXPECT_EQ(error_of(config, "max_window_layers", 1), "no error");
+    for (const json& wrong : {json("1"), json(1.5), json::array()})
+      EXPECT_MENTIONS(error_of(config, "max_window_layers", wrong), "\"max_window_layers\" is not a whole");
+  }
+}
+
 TEST(Config, AWindowSavesFlops) {
   json mistral = kLlama;
   mistral.update({{"model_type", "mistral"}, {"max_position_embeddings", 100}});
@@ -424,6 +434,8 @@ TEST(Config, NeoxReadsRotaryFieldsAsTransformersDoes) {
       NeoxConfig::from_json(with({{"rope_parameters", parameters}}), "config.json").rope;
   EXPECT_EQ(other.theta, 70);
   EXPECT_EQ(other.R, 4);
+  EXPECT_MENTIONS(error_with({{"rotary_pct", nullptr}}), "\"rotary_pct\" is null, not a number");
+  EXPECT_MENTIONS(error_with({{"rotary_emb_base", nullptr}}), "\"rotary_emb_base\" is null, not a number");
   EXPECT_MENTIONS(error_with({{"rope_theta", 10000.0}}), "\"rope_theta\" is 10000.0, and rotary_emb_base");
   EXPECT_MENTIONS(error_with({{"partial_rotary_factor", 1.0}}),
                   "\"partial_rotary_factor\" is 1.0, and rotary_pct");
@@ -477,6 +489,14 @@ TEST(Config, EveryDecodersTypeHasItsFamily) {
     EXPECT_EQ(error == "no error", type == "gpt2") << error;
     if (type == "gpt2") continue;
     EXPECT_MENTIONS(error, "\"n_embd\" is 4, a field that this version does not know");
+  }
+}
+
+TEST(Config, TokensThatAreNoIdsAreRefusedWithTheConfig) {
+  for (const char* key : {"bos_token_id", "eos_token_id"}) {
+    EXPECT_MENTIONS(gpt2_error(key, "x"), fmt::format("\"{}\" is \"x\", not a token's id", key));
+    EXPECT_MENTIONS(llama_error(key, "x"), fmt::format("\"{}\" is \"x\", not a token's id", key));
+    EXPECT_EQ(llama_error(key, nullptr), "no error");
   }
 }
 

@@ -28,6 +28,7 @@ void resize(Config& config, std::int64_t vocab, std::int64_t context) {
 
 std::shared_ptr<const Decoder> decoder_of_config(const nlohmann::json& config, const std::string& where) {
   const std::string type = require_network(config, Network::decoder, where);
+  BoundaryTokens::from_json(config, where);  // which throws for what are no ids
   for (const LlamaFamily family : kLlamaFamilies) {
     if (type == name_of(family))
       return std::make_shared<LlamaDecoder>(LlamaConfig::from_json(family, config, where));

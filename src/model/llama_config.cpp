@@ -122,6 +122,7 @@ std::vector<bool> window_layers_of(const LlamaConfig& c, const json& config, con
 }
 
 void read_windows(LlamaConfig& c, const json& config, const std::string& where) {
+  optional_config_integer(config, "max_window_layers", where);  // checked although layer_types may replace it
   c.window = window_of(c.family, config, where);
   c.window_layers = window_layers_of(c, config, where);
   if (c.family == LlamaFamily::mistral) {

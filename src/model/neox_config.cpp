@@ -56,6 +56,10 @@ double share_of(std::int64_t R, std::int64_t head_size) {
 
 // rotary_emb_base and rotary_pct count, and rope_parameters before them. Other names of the two must agree.
 ops::RopeAngles read_rope(const nlohmann::json& config, std::int64_t head_size, const std::string& where) {
+  for (const char* key : {"rotary_emb_base", "rotary_pct"}) {
+    if (const auto found = config.find(key); found != config.end() && found->is_null())
+      refuse_value(key, *found, "not a number", where);
+  }
   const RopeDefaults defaults{.theta = config_number(config, "rotary_emb_base", 10000, where),
                               .share = config_number(config, "rotary_pct", 0.25, where)};
   const ops::RopeAngles angles = rope_of(config, head_size, defaults, where);
