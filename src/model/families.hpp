@@ -1,5 +1,4 @@
-// The decoders that this version knows. A family is a config (gpt2_config.hpp, llama_config.hpp,
-// neox_config.hpp), a line here, and its model_type in config_fields.cpp.
+// The decoders that this version knows. HACKING.md, "Add a family", lists what a family is made of.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
