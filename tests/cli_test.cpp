@@ -1284,7 +1284,7 @@ TEST_F(CliTest, ARunOfAnotherFamilyGoesOnWithItsOwnSizes) {
             "--seq", "16", "--steps", "2", "--dtype", "bf16", "--schedule", "constant", "--threads", "1"});
   for (const char* flag : {"--context", "--vocab", "--layers", "--hidden"}) {
     fails(2, {"train", "--resume", "--data", path("data"), "--out", path("run"), "--steps", "3", flag, "32"},
-          {flag, "is given for a gpt_neox; leave out --family and all sizes: the checkpoint has them"});
+          {flag, "is given for a gpt_neox; leave out the sizes: the checkpoint has them"});
   }
   succeeds({"train", "--resume", "--data", path("data"), "--out", path("run"), "--steps", "3"});
 }

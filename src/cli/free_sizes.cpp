@@ -133,17 +133,12 @@ std::string FreeSizes::beside_model() const {
   return !family.empty() ? "--family" : key_heads ? "--key-heads" : hidden ? "--hidden" : "";
 }
 
-std::string FreeSizes::first_given() const {
-  if (const std::string flag = beside_model(); !flag.empty()) return flag;
-  return layers ? "--layers" : heads ? "--heads" : channels ? "--channels" : vocab ? "--vocab" : "--context";
-}
-
 std::shared_ptr<const Decoder> free_model(const FreeSizes& sizes, const Decoder* base) {
   const auto* gpt2 = dynamic_cast<const GPT2Decoder*>(base);
   const auto* llama = dynamic_cast<const LlamaDecoder*>(base);
   if (base && !gpt2 && !llama) {
     throw UsageError(fmt::format("is given for a {}", base->config({}).at("model_type").get<std::string>()),
-                     sizes.first_given(), "leave out --family and all sizes: the checkpoint has them");
+                     sizes.flags(), "leave out the sizes: the checkpoint has them");
   }
   const std::string of_base = gpt2 ? kGPT2 : kLlama;
   const std::string family = !sizes.family.empty() ? sizes.family : base ? of_base : kGPT2;

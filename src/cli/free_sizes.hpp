@@ -26,7 +26,6 @@ struct FreeSizes {
   std::string flags() const;
   // The first flag that conflicts with --model; "" if there is none.
   std::string beside_model() const;
-  std::string first_given() const;  // a flag, if given()
 };
 
 // The model of these sizes. base: a checkpoint's model, whose sizes fill the gaps; may be null, and vocab and
