@@ -167,7 +167,7 @@ TEST_F(ResumeCliTest, OptionsOnTheCommandLineCountAndAreTold) {
   EXPECT_EQ(succeeds(resume("run", {"--steps", "7"})).find("lr changes"), std::string::npos);
   fails(1, resume("run", {"--steps", "9", "--seed", "5"}), {"--seed:", "1337", "5"});
   fails(1, resume("run", {"--steps", "9", "--seq", "8"}), {"--seq:", "16", "8"});
-  fails(1, resume("run", {"--steps", "9", "--channels", "64"}), {"--model:", "n_embd 32", "n_embd 64"});
+  fails(1, resume("run", {"--steps", "9", "--channels", "64"}), {"--channels:", "n_embd 32", "n_embd 64"});
   fails(1, resume("run", {"--steps", "9", "--dtype", "fp32"}), {"--dtype:", "bf16", "fp32"});
   fails(1, resume("run", {"--seed", "5"}), {"--seed:", "1337", "5"});  // also if it is finished
   fails(2, resume("run", {"--steps", "3"}), {"--steps:", "is 3", "done 7"});
