@@ -592,7 +592,10 @@ TEST_F(StoreTest, AnyOtherRankSaysThatRanks0And1AreLost) {
   ranks.erase(ranks.begin(), ranks.begin() + 2);
   const auto outcomes = run(ranks, [&](int rank, Store& store) {
     store.all_gather("");
-    if (rank == 2) ::kill(first, SIGKILL), ::kill(second, SIGKILL);
+    // Stopped first, so that neither can tell the others of the other's end before its own.
+    for (const int signal : {SIGSTOP, SIGKILL}) {
+      if (rank == 2) ::kill(first, signal), ::kill(second, signal);
+    }
     return gather_once(rank, store);
   });
   for (const pid_t child : {first, second}) ::waitpid(child, nullptr, 0);
