@@ -351,7 +351,8 @@ void run(const Context& context, const MatmulForward& args) {
                              .next_bytes = args.next_weight ? next_bytes(args.next_weight) : 0,
                              .next_share = 0};
   if (p.M == 0 || p.N == 0) return;
-  // Three blocks on a multiprocessor leave too few registers for one that would have room for two.
+  // With three blocks on a multiprocessor, a thread has 80 registers, and the compiler spills. So three are
+  // for products whose columns two blocks could not hold at once.
   const bool two_suffice = ceil_div(p.N, kSide) <= 2 * context.device().gpu.multiprocessors;
   if (p.M <= 8 && two_suffice) return launch<Shape<1, 4, 4, 2>>(context, p);
   if (p.M <= 8) return launch<Shape<1, 4, 4, 3>>(context, p);
